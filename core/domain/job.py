@@ -1,0 +1,141 @@
+"""What a caller asks for, and in which state a job is.
+
+`JobSpec` is the one object behind `trimtab train`, `trimtab.train(...)`, the KFP component and the Airflow operator.
+It validates what can be known without touching data, model or machine, before anything is started.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from trimtab.core.domain.plan import Limits, Plan, Prices
+from trimtab.core.errors import BadInput
+
+BUILT_IN_MODELS = ("dlrm", "wide_deep", "deepfm", "xdeepfm", "dcn")
+_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?$")
+_FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+
+
+class Mode(StrEnum):
+    """What trimtab may do to a running job's plan."""
+
+    AUTO = "auto"
+    ADVISE = "advise"
+    FIXED = "fixed"
+
+
+class JobState(StrEnum):
+    """Where a job is in its life."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One training job, as asked for.
+
+    Attributes:
+        data: path, glob, directory or URL (anything fsspec opens) of the rows.
+        columns: path of a YAML or JSON file that names the columns' roles; None: detected and shown.
+        model: a built-in's name, or MODULE:FUNCTION returning a compiled functional Keras model.
+        epochs: passes over the training rows.
+        batch_size: rows per batch, the same for every worker and for the job's whole life.
+        workers, ps: replicas to start with (mode auto) or to keep (fixed); None: trimtab chooses.
+        limits: caps that hold at every instant.
+        mode: auto | advise | fixed.
+        learning_rate: overrides the compiled optimizer's; None keeps it.
+        job_name: family of runs that warm start looks at; a used name is a new run of it.
+        job_dir: where spec, state, events, logs and checkpoints go; must be new or empty. None: under TRIMTAB_HOME.
+        validation: share of rows held out (0 to below 1), or the path of other rows to evaluate on.
+        seed: decides shuffle, split, initial values and every random draw.
+        embedding_dim: width of the built-in models' embeddings.
+        prices: for costs in plans and reports.
+        orphan_grace_seconds: how long a pod lives without its controller.
+    """
+
+    data: str
+    columns: str | None = None
+    model: str = "dlrm"
+    epochs: int = 1
+    batch_size: int = 1024
+    workers: int | None = None
+    ps: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    mode: Mode = Mode.AUTO
+    learning_rate: float | None = None
+    job_name: str = "train"
+    job_dir: str | None = None
+    validation: float | str = 0.1
+    seed: int = 0
+    embedding_dim: int = 16
+    prices: Prices = field(default_factory=Prices)
+    orphan_grace_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Checks every field that needs neither data, model nor machine.
+
+        Raises:
+            BadInput: with the command line's name of the field.
+        """
+        if not isinstance(self.data, str) or not self.data:
+            raise BadInput("--data", self.data, "give a path, glob, directory or URL of rows")
+        for name, value in (("--epochs", self.epochs), ("--batch-size", self.batch_size)):
+            _whole(name, value, 1)
+        for name, count in (
+            ("--workers", self.workers), ("--ps", self.ps),
+            ("--max-workers", self.limits.workers), ("--max-ps", self.limits.ps),
+        ):  # fmt: skip
+            if count is not None:
+                _whole(name, count, 1)
+        _whole("--embedding-dim", self.embedding_dim, 1)
+        _whole("--seed", self.seed, 0)
+        try:
+            object.__setattr__(self, "mode", Mode(self.mode))
+        except ValueError:
+            raise BadInput("--mode", self.mode, "choose auto, advise or fixed") from None
+        if self.model not in BUILT_IN_MODELS and not _FUNCTION.match(self.model):
+            known = ", ".join(BUILT_IN_MODELS)
+            raise BadInput("--model", self.model, f"choose {known}, or MODULE:FUNCTION of your own")
+        rate = self.learning_rate
+        if rate is not None and not (isinstance(rate, int | float) and math.isfinite(rate) and rate > 0):
+            raise BadInput("--learning-rate", rate, "give a finite number above 0")
+        if not isinstance(self.job_name, str) or not _NAME.match(self.job_name):
+            raise BadInput("--job-name", self.job_name, "use 1 to 50 of a-z, 0-9 and '-', starting and ending with a letter or digit")
+        if isinstance(self.validation, str):
+            if not self.validation:
+                raise BadInput("--validation", self.validation, "give a share such as 0.1 or a path of rows")
+        elif not (math.isfinite(self.validation) and 0 <= self.validation < 1):
+            raise BadInput("--validation", self.validation, "give a share of at least 0 and below 1, or a path of rows")
+        for option, cap in (("--max-cpu", self.limits.cpu), ("--max-memory", self.limits.memory_bytes)):
+            if cap is not None and not (math.isfinite(cap) and cap > 0):
+                raise BadInput(option, cap, "give a quantity above 0")
+        if not (math.isfinite(self.orphan_grace_seconds) and self.orphan_grace_seconds > 0):
+            raise BadInput("orphan_grace_seconds", self.orphan_grace_seconds, "give seconds above 0")
+
+    def with_job_dir(self, job_dir: str) -> JobSpec:
+        """This job with its directory decided."""
+        return replace(self, job_dir=job_dir)
+
+
+@dataclass(frozen=True)
+class PlanChange:
+    """A plan that came into force, when (seconds since the job's start) and why."""
+
+    time_seconds: float
+    plan: Plan
+    reason: str
+
+    def as_dict(self) -> dict[str, object]:
+        """The form of `plans` in JSON outputs."""
+        return {"time": round(self.time_seconds, 3), "plan": self.plan.as_dict(), "reason": self.reason}
+
+
+def _whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadInput(name, value, f"give a whole number of at least {least}")

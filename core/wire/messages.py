@@ -1,0 +1,303 @@
+"""The control plane's words: what controller, parameter servers and workers say to each other.
+
+Plain frozen dataclasses, encoded as JSON by msgspec, which checks every type on arrival and refuses unknown shapes:
+no pickle on a wire, no generated code, and a captured message can be read by eye. Every order is level-triggered: it
+says what should be, is repeated until a report shows it done, and may arrive late, twice or never.
+
+Three calls exist: the controller's `PsSync` to each parameter server, each worker's `WorkerSync` to the controller,
+and `StopPod` for both. Sets of vshards travel as hexadecimal bitmaps (bit v of the little-endian integer = vshard v).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trimtab.core.domain.intervals import Interval
+from trimtab.core.domain.model_spec import VSHARDS
+
+PROTOCOL = 1  # rises when a message changes meaning; a peer with another number is refused
+
+
+def to_bitmap(vshards: list[int] | tuple[int, ...] | range) -> str:
+    """Vshard numbers as the bitmap that messages carry."""
+    bits = 0
+    for vshard in vshards:
+        bits |= 1 << vshard
+    return f"{bits:0{VSHARDS // 4}x}"
+
+
+def from_bitmap(text: str) -> list[int]:
+    """The vshard numbers of a bitmap, ascending."""
+    bits = int(text, 16)
+    return [vshard for vshard in range(VSHARDS) if bits >> vshard & 1]
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Who serves which vshard: part of the state document, changed by compare-and-swap only.
+
+    Attributes:
+        version: rises with every change.
+        processes: random ids of the parameter-server processes that own something, "" for an owner to be.
+        addresses: data-plane address of each process (``tcp:HOST:PORT`` or ``unix:PATH``).
+        owner: for each vshard, the place of its owner in `processes`, -1 for none.
+        since: for each vshard, the routing version that made the owner its owner.
+    """
+
+    version: int = 0
+    processes: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    owner: tuple[int, ...] = (-1,) * VSHARDS
+    since: tuple[int, ...] = (0,) * VSHARDS
+
+
+@dataclass(frozen=True)
+class ServeOrder:
+    """Serve `vshards` since routing version `since`, loading them from the manifest at `manifest`."""
+
+    vshards: str
+    since: int
+    manifest: str
+
+
+@dataclass(frozen=True)
+class CopyOrder:
+    """Write a copy of every vshard served since what `vshards` and the routing say into `directory`, once per id."""
+
+    id: int
+    directory: str
+
+
+@dataclass(frozen=True)
+class PsSync:
+    """Controller to parameter server, several times a second: what should be.
+
+    Attributes:
+        job_id, term: lower terms and other jobs are refused.
+        sequence: rises with each request; the report repeats it, so that the controller knows what it had seen.
+        process: the process that is meant, "" when its id is not known yet.
+        serve: everything that this process should serve.
+        copy: copies to write, or None.
+        stop: leave in order.
+    """
+
+    job_id: str
+    term: int
+    sequence: int
+    process: str
+    serve: tuple[ServeOrder, ...] = ()
+    copy: CopyOrder | None = None
+    stop: bool = False
+
+
+@dataclass(frozen=True)
+class Served:
+    """Vshards with one tenure and one applied set.
+
+    Attributes:
+        vshards: bitmap; since: the tenure.
+        applied: batch numbers in the rows, skipped ones included; skipped: those that changed nothing.
+    """
+
+    vshards: str
+    since: int
+    applied: tuple[Interval, ...]
+    skipped: tuple[Interval, ...]
+
+
+@dataclass(frozen=True)
+class CopyEntry:
+    """Where one vshard's copy lies: `length` bytes at `offset` of `file`, with its checksum and its sets.
+
+    `set_index` is a place in the list of sets that the entry's container (`CopiesWritten`, manifest) carries.
+    """
+
+    vshard: int
+    since: int
+    file: str
+    offset: int
+    length: int
+    checksum: str
+    set_index: int
+
+
+@dataclass(frozen=True)
+class CopySet:
+    """Applied and skipped numbers that several copies share."""
+
+    applied: tuple[Interval, ...]
+    skipped: tuple[Interval, ...]
+
+
+@dataclass(frozen=True)
+class CopiesWritten:
+    """The copies that a `CopyOrder` made (all of them durable), or the reason why not."""
+
+    id: int
+    entries: tuple[CopyEntry, ...] = ()
+    sets: tuple[CopySet, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class PsReport:
+    """Parameter server's answer to `PsSync`: what is.
+
+    Attributes:
+        process: this process's random id; address: where its data plane listens.
+        sequence: of the request that this answers.
+        served: all that is served, by tenure and set.
+        loading: orders to serve that are still being carried out.
+        copies: result of the latest copy order, kept until the next one.
+        rows, table_bytes: what the table holds; pushes, duplicates: applied and dropped pushes (per message).
+        slow_pushes: pushes that needed keys again or were only partly for this process.
+        cpu_seconds, rss_bytes: of the process, since its start and now.
+    """
+
+    process: str
+    address: str
+    sequence: int
+    served: tuple[Served, ...] = ()
+    loading: bool = False
+    copies: CopiesWritten | None = None
+    rows: int = 0
+    table_bytes: int = 0
+    pushes: int = 0
+    duplicates: int = 0
+    slow_pushes: int = 0
+    cpu_seconds: float = 0.0
+    rss_bytes: int = 0
+    error: str = ""
+
+
+TRAIN, EVALUATE, METRICS = "train", "evaluate", "metrics"
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A data shard lent to a worker: batch numbers lo .. hi-1 of one kind of work.
+
+    Attributes:
+        id: names the loan in "finished".
+        kind: train | evaluate | metrics (compute the compiled metrics over the merged scores at `path`).
+        least_routing: the least routing version that the worker must use.
+    """
+
+    id: int
+    kind: str
+    lo: int
+    hi: int
+    least_routing: int
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class BatchLoss:
+    """Loss of one batch: mean over its `rows` real rows; counted once per number. None: not finite."""
+
+    number: int
+    loss: float | None
+    rows: int
+
+
+@dataclass(frozen=True)
+class BatchScores:
+    """Scores of one evaluation batch: float32 little-endian arrays, equally long."""
+
+    number: int
+    scores: bytes
+    labels: bytes
+    weights: bytes
+
+
+@dataclass(frozen=True)
+class WorkerSync:
+    """Worker to controller: what was done since the last call, and how many data shards are wanted.
+
+    Attributes:
+        process: random id; pod: name; term: as started (or last heard).
+        finished: ids of grants that are done with, whatever came of them.
+        routing_version: of the routing in use.
+        phase_seconds: seconds per phase since the last call (read, pull, compute, push, wait).
+        max_gap_seconds: longest time between two finished steps since the last call.
+        failure: a reason that no repetition mends (user code raised, ...); ends the job.
+    """
+
+    job_id: str
+    term: int
+    pod: str
+    process: str
+    want: int = 0
+    finished: tuple[int, ...] = ()
+    routing_version: int = 0
+    losses: tuple[BatchLoss, ...] = ()
+    scores: tuple[BatchScores, ...] = ()
+    metrics: dict[str, float] | None = None
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    max_gap_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    rss_bytes: int = 0
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class WorkerOrders:
+    """Controller's answer to a worker.
+
+    Attributes:
+        routing: the present one when it is newer than the worker's, else None.
+        grants: new data shards.
+        stop: finish nothing more, leave.
+    """
+
+    term: int
+    routing: Routing | None = None
+    grants: tuple[Grant, ...] = ()
+    stop: bool = False
+
+
+@dataclass(frozen=True)
+class PsConfig:
+    """A parameter server's start: read from the file named by its one argument.
+
+    Attributes:
+        control_address: Unix socket path for gRPC; data_address: ``tcp:127.0.0.1:0`` or ``unix:PATH``.
+        batches: N; numbers outside 0 .. N-1 are refused. model: path of the ModelSpec as JSON.
+        memory_bytes: the table may not grow beyond it.
+    """
+
+    job_id: str
+    pod: str
+    term: int
+    secret_file: str
+    control_address: str
+    data_address: str
+    model: str
+    seed: int
+    batches: int
+    memory_bytes: int
+    orphan_grace_seconds: float
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """A worker's start: read from the file named by its one argument.
+
+    Attributes:
+        controller_address: Unix socket path of the controller's gRPC.
+        spec: path of the job's spec as JSON (`JobSpec`); model: path of the ModelSpec as JSON.
+        dataset: path of the converted dataset; validation_dataset: of other rows to evaluate on, or "".
+        threads: intra-op threads for TensorFlow.
+    """
+
+    job_id: str
+    pod: str
+    term: int
+    secret_file: str
+    controller_address: str
+    spec: str
+    model: str
+    dataset: str
+    validation_dataset: str
+    threads: int
+    orphan_grace_seconds: float
