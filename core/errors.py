@@ -16,7 +16,7 @@ class BadInput(TrimtabError):
     """Something the caller gave cannot be used; found before anything is started where it can be known.
 
     Args:
-        field: the option, column, file or attribute at fault, as the caller wrote it (``--batch-size``, ``columns.yaml``).
+        field: the option, column, file or attribute at fault, as the caller wrote it (``--batch-size``).
         value: what was given; shown with ``repr`` unless it is a plain word or number.
         remedy: what would be right, as a clause ("give a whole number of at least 1").
     """
@@ -62,5 +62,6 @@ class CorruptCopy(TrimtabError):
 
 def _shown(value: object) -> str:
     """`value` for an error message, shortened to one readable piece."""
-    text = str(value) if isinstance(value, int | float) else repr(value) if not isinstance(value, str) else f"'{value}'"
+    plain = f"'{value}'" if isinstance(value, str) and value.isprintable() else repr(value)
+    text = str(value) if isinstance(value, int | float) else plain
     return text if len(text) <= 200 else text[:197] + "..."

@@ -121,9 +121,6 @@ class IntervalSet:
         return IntervalSet._raw(tuple(found))
 
 
-EMPTY = IntervalSet()
-
-
 def _normal(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     """Sorted, disjoint, non-touching intervals with the same members."""
     merged: list[Interval] = []
@@ -134,3 +131,6 @@ def _normal(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
         else:
             merged.append((lo, hi))
     return tuple(merged)
+
+
+EMPTY = IntervalSet()

@@ -15,8 +15,8 @@ from trimtab.core.domain.plan import Limits, Plan, Prices
 from trimtab.core.errors import BadInput
 
 BUILT_IN_MODELS = ("dlrm", "wide_deep", "deepfm", "xdeepfm", "dcn")
-_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?$")
-_FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 class Mode(StrEnum):
@@ -99,14 +99,15 @@ class JobSpec:
             object.__setattr__(self, "mode", Mode(self.mode))
         except ValueError:
             raise BadInput("--mode", self.mode, "choose auto, advise or fixed") from None
-        if self.model not in BUILT_IN_MODELS and not _FUNCTION.match(self.model):
+        if self.model not in BUILT_IN_MODELS and not _FUNCTION.fullmatch(self.model):
             known = ", ".join(BUILT_IN_MODELS)
             raise BadInput("--model", self.model, f"choose {known}, or MODULE:FUNCTION of your own")
         rate = self.learning_rate
         if rate is not None and not (isinstance(rate, int | float) and math.isfinite(rate) and rate > 0):
             raise BadInput("--learning-rate", rate, "give a finite number above 0")
-        if not isinstance(self.job_name, str) or not _NAME.match(self.job_name):
-            raise BadInput("--job-name", self.job_name, "use 1 to 50 of a-z, 0-9 and '-', starting and ending with a letter or digit")
+        if not isinstance(self.job_name, str) or not _NAME.fullmatch(self.job_name):
+            remedy = "use 1 to 50 of a-z, 0-9 and '-', starting and ending with a letter or digit"
+            raise BadInput("--job-name", self.job_name, remedy)
         if isinstance(self.validation, str):
             if not self.validation:
                 raise BadInput("--validation", self.validation, "give a share such as 0.1 or a path of rows")

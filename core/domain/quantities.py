@@ -13,7 +13,7 @@ from decimal import ROUND_CEILING, Decimal
 
 from trimtab.core.errors import BadInput
 
-_GRAMMAR = re.compile(r"^([+-]?)(\d+\.?\d*|\.\d+)(?:([eE][+-]?\d+)|(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]))?$")
+_GRAMMAR = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)(?:([eE][+-]?[0-9]+)|(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]))?")
 _SUFFIX = {
     "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "k": Decimal(10**3), "M": Decimal(10**6),
     "G": Decimal(10**9), "T": Decimal(10**12), "P": Decimal(10**15), "E": Decimal(10**18), "Ki": Decimal(2**10),
@@ -29,7 +29,7 @@ def parse_quantity(text: str, field: str = "quantity") -> Decimal:
     Raises:
         BadInput: the text is not in the grammar, or its value is beyond Kubernetes' 2**63 - 1.
     """
-    match = _GRAMMAR.match(text) if isinstance(text, str) else None
+    match = _GRAMMAR.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise BadInput(field, text, _REMEDY)
     sign, digits, exponent, suffix = match.groups()

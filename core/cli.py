@@ -1,0 +1,208 @@
+"""The `trimtab` command: options, exit codes, and one clear line when something cannot be used.
+
+It stands on the top floor and imports each room only inside the sub-command that needs it, so that `trimtab --help`
+answers at once. Exit codes are a promise: 0 done, 1 the job failed, 2 bad input, 130 interrupted. With `--json`,
+stdout carries exactly one JSON object whatever happens (also for bad input: state "rejected" and the error); everything
+else goes to stderr.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import click
+
+from trimtab import __version__
+from trimtab.core.errors import BadInput, Interrupted, TrimtabError
+
+DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+_DATA_REMEDY = "give a path, glob, directory or URL of rows"
+
+
+def _whole(
+    name: str, least: int, text: str, default: str | None = None, *, required: bool = False
+) -> Callable[[Any], Any]:
+    """An option that takes a whole number of at least `least`, refused in the product's words instead of click's."""
+
+    def read(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+        if value is None:
+            return None
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise BadInput(name, value, f"give a whole number of at least {least}")
+        return number
+
+    # An explicit default of None would count as a value, and nothing would be required any more.
+    shown: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
+    return click.option(name, type=str, metavar="N", required=required, callback=read, help=text, **shown)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+             invoke_without_command=True)
+@click.version_option(__version__, message="trimtab %(version)s")
+@click.pass_context
+def trimtab(context: click.Context) -> None:  # fmt: skip
+    """Train recommendation models with parameter servers, every batch exactly once.
+
+    Start with `trimtab data sample --rows 100000 --out rows.parquet`, then `trimtab train --data rows.parquet`.
+    """
+    _help_when_alone(context)
+
+
+@trimtab.command(short_help="Train a model with parameter servers and workers on this machine.")
+@click.option("--data", required=True, metavar="PATH|GLOB|DIR|URL", help="Rows: Criteo TSV, CSV, Parquet or TFRecord.")
+@click.option("--columns", metavar="FILE", help="YAML or JSON that names the columns' roles [default: detected].")
+@click.option("--model", default="dlrm", show_default=True, metavar="NAME|MODULE:FUNCTION",
+              help="dlrm, wide_deep, deepfm, xdeepfm, dcn, or your function that returns a compiled Keras model.")
+@_whole("--epochs", 1, "Passes over the training rows.", default="1")
+@_whole("--batch-size", 1, "Rows per batch.", default="1024")
+@_whole("--workers", 1, "Workers [default: chosen].")
+@_whole("--ps", 1, "Parameter servers [default: chosen].")
+@click.option("--max-cpu", metavar="CORES", help="Cores of all processes together [default: the machine's].")
+@click.option("--max-memory", metavar="QUANTITY", help="Memory of all processes together, such as 4Gi "
+              "[default: 75 % of what is free].")
+@_whole("--max-workers", 1, "Most workers at any time.")
+@_whole("--max-ps", 1, "Most parameter servers at any time.")
+@click.option("--mode", default="auto", show_default=True, metavar="auto|advise|fixed",
+              help="What may happen to the plan while the job runs (for now it is fixed in every mode).")
+@click.option("--learning-rate", metavar="X", help="Overrides the compiled optimizer's.")
+@click.option("--job-name", default="train", show_default=True, metavar="NAME", help="The family of runs it joins.")
+@click.option("--job-dir", metavar="DIR", help="Where the job's files go, new or empty [default: under TRIMTAB_HOME].")
+@click.option("--validation", default="0.1", show_default=True, metavar="FRACTION|PATH",
+              help="Share of rows held out, or the path of other rows.")
+@_whole("--seed", 0, "Decides shuffle, split and every draw.", default="0")
+@_whole("--embedding-dim", 1, "Width of the built-in models' embeddings.", default="16")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout.")
+def train(as_json: bool, **options: Any) -> int:  # fmt: skip
+    """Train a model with parameter servers and workers on this machine.
+
+    Every batch of every epoch is applied exactly once. Ends with a table of what came out, and exit code 0 (done),
+    1 (the job failed), 2 (bad input) or 130 (interrupted).
+    """
+    from trimtab.core import cli_train
+
+    return cli_train.run(cli_train.spec_from_options(options), as_json=as_json)
+
+
+@trimtab.group(short_help="Make sample rows; look at what is in a file.", invoke_without_command=True)
+@click.pass_context
+def data(context: click.Context) -> None:
+    """Make sample rows; look at what is in a file."""
+    _help_when_alone(context)
+
+
+@data.command()
+@_whole("--rows", 1, "Rows to write.", required=True)
+@click.option("--out", required=True, metavar="PATH", help="Written by its ending: .parquet .tsv .csv .tfrecord, "
+              "and .tsv.gz or .csv.gz.")
+@_whole("--seed", 0, "The same seed writes the same rows.", default="0")
+def sample(rows: int, out: str, seed: int) -> None:  # fmt: skip
+    """Write Criteo-shaped rows with a planted signal."""
+    from trimtab.core import cli_data
+
+    cli_data.sample(rows, out, seed)
+
+
+@data.command()
+@click.argument("path")
+@click.option("--columns", metavar="FILE", help="YAML or JSON that names the columns' roles [default: detected].")
+@click.option("--json", "as_json", is_flag=True, help="Print the description as one JSON object on stdout.")
+def describe(path: str, columns: str | None, as_json: bool) -> None:
+    """Show the columns, their roles and a few figures of the rows at PATH."""
+    from trimtab.core import cli_data
+
+    cli_data.describe(path, columns, as_json=as_json)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command and leave with its exit code.
+
+    Args:
+        arguments: as typed, without the program's name; None: those of the process.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in given
+    try:
+        # Without click's standalone mode, so that its errors become one line in our words; it returns help's exit code.
+        code = trimtab.main(given, prog_name="trimtab", standalone_mode=False)
+    except BadInput as error:
+        code = _refuse(error, as_json)
+    except click.ClickException as error:
+        code = _refuse(_in_our_words(error, given), as_json)
+    except (Interrupted, KeyboardInterrupt, click.Abort) as error:
+        code = _give_up("stopped", str(error) or "interrupted", as_json, INTERRUPTED)
+    except TrimtabError as error:
+        code = _give_up("failed", str(error), as_json, FAILED)
+    except Exception as error:
+        if as_json:
+            _print_json({"state": "failed", "error": {"message": f"{type(error).__name__}: {error}"}})
+        raise  # a fault of ours: the traceback is what a report of it needs
+    raise SystemExit(code if isinstance(code, int) else DONE)
+
+
+def _refuse(error: BadInput, as_json: bool) -> int:
+    if as_json:
+        detail = {"field": error.field, "value": str(error.value), "remedy": error.remedy, "message": str(error)}
+        _print_json({"state": "rejected", "error": detail})
+    click.echo(f"trimtab: {_one_line(str(error))}", err=True)
+    return BAD_INPUT
+
+
+def _give_up(state: str, message: str, as_json: bool, code: int) -> int:
+    if as_json:
+        _print_json({"state": state, "error": {"message": message}})
+    click.echo(f"trimtab: {_one_line(message)}", err=True)
+    return code
+
+
+def _print_json(found: dict[str, Any]) -> None:
+    click.echo(json.dumps(found, allow_nan=False))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _help_when_alone(context: click.Context) -> None:
+    """A group called without a command shows what it has."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def _in_our_words(error: click.ClickException, given: list[str]) -> BadInput:
+    """Click's complaint as field, value and remedy; a near name is offered for a mistyped one."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = context.command if context is not None else None
+    if isinstance(error, click.NoSuchOption):
+        known = [name for parameter in command.params for name in parameter.opts] if command else []
+        return BadInput("option", error.option_name, _did_you_mean(error.option_name, known, context))
+    if isinstance(error, click.MissingParameter):
+        name = error.param.opts[0] if error.param is not None else "argument"
+        remedy = _DATA_REMEDY if name in ("--data", "path") else f"it is needed; {_help_hint(context)}"
+        return BadInput(name, "", remedy)
+    if isinstance(error, click.BadOptionUsage):
+        return BadInput(error.option_name, "", f"it needs a value; {_help_hint(context)}")
+    unknown = error.message.split("'")[1::2] if error.message.startswith("No such command") else []
+    if unknown and isinstance(command, click.Group):
+        return BadInput("command", unknown[0], _did_you_mean(unknown[0], list(command.commands), context))
+    return BadInput("command line", " ".join(given), f"{error.format_message().rstrip('.')}; {_help_hint(context)}")
+
+
+def _did_you_mean(typed: str, known: list[str], context: click.Context | None) -> str:
+    near = difflib.get_close_matches(typed, known, n=1, cutoff=0.5)
+    return f"there is no such name; {f'did you mean {near[0]}?' if near else _help_hint(context)}"
+
+
+def _help_hint(context: click.Context | None) -> str:
+    return f"see `{context.command_path if context else 'trimtab'} --help`"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What a person sees while a job runs and when it has ended.
+
+Progress goes to stderr: redrawn in place on a terminal, as a plain line every few seconds elsewhere (a CI log, an
+Airflow task), because a log full of control characters helps nobody. The closing table goes to stdout. The texts are
+made by pure functions, so that they can be tested without a terminal.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from trimtab.core.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from trimtab.core.controller.progress import Progress
+
+PLAIN_LINE_SECONDS = 5.0
+_BAR_CELLS = 28
+_UNKNOWN = "–"
+
+
+class Line:
+    """One line of progress on stderr: redrawn on a terminal, written anew every few seconds elsewhere.
+
+    Use as a context manager, so that the terminal is left clean whatever happens inside.
+    """
+
+    def __init__(self, stream: TextIO | None = None, clock: Clock | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._clock = clock if clock is not None else SystemClock()
+        self._live: Live | None = None
+        self._last_text = ""
+        self._last_time = -math.inf
+
+    def __enter__(self) -> Self:
+        if self._stream.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(file=self._stream), refresh_per_second=5, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def show(self, text: str, share: float | None = None, *, now: bool = False) -> None:
+        """Show `text`, with a bar when the `share` (0..1) that is done is known.
+
+        Args:
+            text: one line, or two on a terminal.
+            share: what is done of it.
+            now: write it also when the last plain line is only moments old (a new phase).
+        """
+        if self._live is not None:
+            from rich.text import Text
+
+            self._live.update(Text(text if share is None else f"{bar(share)} {text}"))
+            return
+        if text != self._last_text and (now or self._clock.now() - self._last_time >= PLAIN_LINE_SECONDS):
+            shown = text if share is None or "batches" in text else f"{text}: {share:.0%}"
+            self._stream.write(shown.replace("\n", ", ") + "\n")
+            self._stream.flush()
+            self._last_text, self._last_time = text, self._clock.now()
+
+
+class TrainDisplay(Line):
+    """A job's progress: batches, samples per second, loss, the plan in force, the phase."""
+
+    latest: Progress | None = None
+
+    def progress(self, progress: Progress) -> None:
+        """Take the controller's report; cheap enough for every batch."""
+        changed = self.latest is None or self.latest.phase != progress.phase or self.latest.plan != progress.plan
+        self.latest = progress
+        share = progress.batches_done / progress.batches_expected if progress.batches_expected else None
+        self.show(progress_text(progress), share, now=changed)
+
+
+def bar(share: float) -> str:
+    """A bar of blocks for a share of 0..1."""
+    filled = round(_BAR_CELLS * min(1.0, max(0.0, share)))
+    return "█" * filled + "░" * (_BAR_CELLS - filled)
+
+
+def progress_text(progress: Progress) -> str:
+    """Phase, batches, throughput and loss on one line; plan in force and message on the next."""
+    parts = [progress.phase]
+    if progress.batches_expected:
+        parts.append(f"{progress.batches_done:,} of {progress.batches_expected:,} batches")
+    if progress.samples_per_second:
+        parts.append(f"{progress.samples_per_second:,.0f} samples/s")
+    if progress.loss is not None and math.isfinite(progress.loss):
+        parts.append(f"loss {progress.loss:.4f}")
+    below = [f"plan {progress.plan} (workers × cores + PSs × cores)"]
+    if progress.message:
+        below.append(progress.message)
+    return "  ".join(parts) + ("\n" + "  ".join(below) if below else "")
+
+
+def closing_table(result: Mapping[str, Any]) -> str:
+    """The table a run ends with, from the result's dictionary (the JSON of `--json`)."""
+    rows = [
+        ("AUC (held-out rows)", _number(result.get("auc"), ".4f")),
+        ("log loss (held-out rows)", _number(result.get("log_loss"), ".4f")),
+        ("throughput", f"{_number(result.get('samples_per_second'), ',.0f')} samples/s"),
+        ("batches expected", _number(result.get("batches_expected"), ",d")),
+        ("batches applied", _number(result.get("batches_applied"), ",d")),
+        ("batches repeated", _number(result.get("batches_duplicated"), ",d")),
+        ("batches skipped", _number(result.get("batches_skipped"), ",d")),
+        ("longest wait of a worker", f"{_number(result.get('max_worker_gap_seconds'), '.1f')} s"),
+        ("wall time", f"{_number(result.get('wall_seconds'), '.1f')} s"),
+        ("model", str(result.get("model") or _UNKNOWN)),
+        ("record", str(result.get("job_dir") or _UNKNOWN)),
+    ]
+    width = max(len(label) for label, _ in rows)
+    head = f"{result.get('run_id', 'job')}: {result.get('state', _UNKNOWN)}"
+    return "\n".join([head, *(f"  {label:<{width}}  {value}" for label, value in rows)])
+
+
+def _number(value: float | None, form: str) -> str:
+    """A number in the given form; a dash for one that is not known, which is not zero."""
+    return _UNKNOWN if value is None or not math.isfinite(value) else format(value, form)

@@ -1,0 +1,120 @@
+"""`trimtab train`: from options to a `JobSpec`, from a `JobResult` to a table or JSON, and an orderly end on Ctrl-C.
+
+SIGINT and SIGTERM are the same here: while the job trains they set the stop event and the controller winds down its
+processes; before that they interrupt at once, because nothing runs yet that would have to be ended in order. A second
+signal interrupts in any case.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import click
+
+from trimtab.core.cli_display import TrainDisplay, closing_table
+from trimtab.core.domain.job import JobSpec, JobState, Mode
+from trimtab.core.domain.plan import Limits
+from trimtab.core.domain.quantities import parse_cpu, parse_memory
+from trimtab.core.errors import BadInput
+
+EXIT_CODES = {JobState.FINISHED: 0, JobState.FAILED: 1, JobState.STOPPED: 130, JobState.RUNNING: 1}
+
+
+def spec_from_options(options: Mapping[str, Any]) -> JobSpec:
+    """The job that the options of `trimtab train` describe.
+
+    Args:
+        options: click's parameter names and values.
+
+    Raises:
+        BadInput: an option cannot be used; names it as typed.
+    """
+    cpu, memory = options["max_cpu"], options["max_memory"]
+    limits = Limits(
+        cpu=None if cpu is None else parse_cpu(cpu, "--max-cpu"),
+        memory_bytes=None if memory is None else parse_memory(memory, "--max-memory"),
+        workers=options["max_workers"],
+        ps=options["max_ps"],
+    )
+    return JobSpec(
+        data=options["data"],
+        columns=options["columns"],
+        model=options["model"],
+        epochs=options["epochs"],
+        batch_size=options["batch_size"],
+        workers=options["workers"],
+        ps=options["ps"],
+        limits=limits,
+        mode=options["mode"],
+        learning_rate=_rate(options["learning_rate"]),
+        job_name=options["job_name"],
+        job_dir=options["job_dir"],
+        validation=_validation(options["validation"]),
+        seed=options["seed"],
+        embedding_dim=options["embedding_dim"],
+    )
+
+
+def run(spec: JobSpec, *, as_json: bool) -> int:
+    """Train `spec`, show its progress on stderr and its result on stdout; returns the exit code.
+
+    Raises:
+        TrimtabError: bad input, a failed or an interrupted job.
+    """
+    from trimtab.core.controller.run import train
+
+    stop = threading.Event()
+    if spec.mode is not Mode.FIXED:
+        click.echo(f"mode {spec.mode}: the plan stays fixed for now; it is not changed while the job runs", err=True)
+    with TrainDisplay() as display, _signals_stop(stop, display):
+        display.show("reading rows and model", now=True)
+        result = train(spec, progress=display.progress, stop=stop)
+    found = result.as_dict()
+    click.echo(json.dumps(found, allow_nan=False) if as_json else closing_table(found))
+    if result.error:
+        click.echo(f"trimtab: {result.error}", err=True)
+    return EXIT_CODES[result.state]
+
+
+@contextmanager
+def _signals_stop(stop: threading.Event, display: TrainDisplay) -> Iterator[None]:
+    """SIGINT and SIGTERM set `stop`; they raise KeyboardInterrupt when nothing runs yet, or on the second time."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        again = stop.is_set()
+        stop.set()
+        if again or display.latest is None or not display.latest.batches_expected:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _rate(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise BadInput("--learning-rate", text, "give a finite number above 0") from None
+
+
+def _validation(text: str) -> float | str:
+    """A string that reads as a number is a share; any other is a path."""
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,85 @@
+"""What the controller asks of a place where pods run, and nothing more.
+
+The controller says what should be, again and again, and reads what is; the place works on the difference. Nothing
+here waits for a pod: a slow death is driven by the next `apply` or `observe`. One rule carries the promise that
+nothing is ever started twice: a name is used once. Names carry the controller's term and a generation, so a
+replacement has a new name, a finished pod stays finished (case 6), and a late or repeated `apply` starts nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+PS, WORKER = "ps", "worker"
+PENDING, RUNNING, SUCCEEDED, FAILED = "pending", "running", "succeeded", "failed"
+
+
+@dataclass(frozen=True)
+class PodSpec:
+    """One pod as it should be.
+
+    Attributes:
+        name: unique for ever, also after the pod has ended.
+        role: ps | worker.
+        argv: command line; the first item is an executable's path or a name on PATH.
+        log_path: file that gets standard output and error; kept after the pod's end.
+        cpu: cores the pod may use. memory_bytes: bytes it may use.
+    """
+
+    name: str
+    role: str
+    argv: tuple[str, ...]
+    log_path: str
+    cpu: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class PodStatus:
+    """One pod as it is.
+
+    Attributes:
+        name, role: as in its `PodSpec`.
+        phase: pending | running | succeeded | failed.
+        exit_code: of an ended pod, as Kubernetes counts: 128 + signal for a killed one; None while it lives.
+        pid: of a local process, else None.
+        started_at: the clock's seconds when it began to run; None while pending.
+    """
+
+    name: str
+    role: str
+    phase: str
+    exit_code: int | None = None
+    pid: int | None = None
+    started_at: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the pod is over, well or not."""
+        return self.phase in (SUCCEEDED, FAILED)
+
+
+class Cluster(Protocol):
+    """A place where pods run. Every method may be called from one thread at a time."""
+
+    def apply(self, desired: Sequence[PodSpec]) -> None:
+        """Make it so: start what is missing, end what is not desired; idempotent, and never waits.
+
+        A pod that is not desired gets a polite signal first and is killed after a grace. A name that was ever used is
+        not started again, whatever became of it.
+        """
+        ...
+
+    def observe(self) -> tuple[PodStatus, ...]:
+        """Every desired pod, and those that are still ending, by name. An ended pod is shown while it is desired."""
+        ...
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the pods that have ended so far."""
+        ...
+
+    def close(self) -> None:
+        """End every pod, waiting at most the grace and a little; afterwards nothing is left. May be called twice."""
+        ...

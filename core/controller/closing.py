@@ -1,0 +1,118 @@
+"""Copies, checkpoints and the end of training.
+
+A checkpoint is one order to all parameter servers; what they write enters the last manifest copy by copy, so a server
+that dies in the middle costs nothing but its own part. The end uses the same step and one more rule: training is over
+only when the *committed manifest* holds every number for every vshard. Reports merely say when it is worth looking.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trimtab.core.controller.actions import CommitDocument, RemoveSuperseded
+from trimtab.core.controller.inputs import CommitResult, PsSaid
+from trimtab.core.controller.pods import end_job
+from trimtab.core.controller.serving import commit
+from trimtab.core.controller.state import CopyRound, Draft, Phase
+from trimtab.core.domain.job import JobState
+from trimtab.core.ps.manifest import merge
+
+MOST_FAILED_ROUNDS = 5
+
+
+def drive_copies(draft: Draft) -> None:
+    """Begin a round of copies when one is due, end it when all have answered or its time is over."""
+    state = draft.state
+    if state.round is not None:
+        _end_round(draft)
+    elif state.phase is Phase.CLOSING:
+        if state.ledger.served and not state.committing:
+            _begin_round(draft)
+    elif state.phase is Phase.TRAINING and state.ledger.served:
+        due = draft.now - state.copied_at >= state.settings.checkpoint_seconds
+        if due and not state.committing and state.ledger.applied != state.manifest.applied():
+            _begin_round(draft)
+
+
+def hear_copies(draft: Draft, said: PsSaid) -> None:
+    """Keep a parameter server's answer to the running round."""
+    state, written = draft.state, said.report.copies
+    running = state.round
+    if running is None or written is None or written.id != running.id or said.pod not in state.pods:
+        return
+    process = said.report.process
+    if process in running.results or process not in state.ledger.tenures:
+        return
+    if written.error:
+        draft.note("copy_failed", f"{said.pod} could not write its copies: {written.error}", pod=said.pod)
+    draft.state = replace(state, round=replace(running, results={**running.results, process: written}))
+
+
+def turn(draft: Draft) -> None:
+    """From training to closing when reports say all is applied, back when they do not, on when the manifest does."""
+    state = draft.state
+    if state.phase is Phase.STARTING and state.ledger.served:
+        draft.enter(Phase.TRAINING, f"training {state.settings.batches} batches")
+        draft.state = replace(draft.state, copied_at=draft.now)
+    elif state.phase is Phase.TRAINING and state.ledger.all_applied:
+        draft.enter(Phase.CLOSING, "every batch is applied; writing the final checkpoint")
+    elif state.phase is Phase.CLOSING and not state.ledger.all_applied and state.round is None and not state.committing:
+        left = state.settings.batches - len(state.ledger.applied)
+        draft.enter(Phase.TRAINING, f"{left} batches are to be trained again")
+
+
+def closed(draft: Draft, result: CommitResult, superseded: bool) -> None:
+    """After a swap: drop what a new manifest superseded, and leave training if the committed one is complete.
+
+    Args:
+        draft: the step's, with the committed document and manifest already in its state.
+        result: of the swap.
+        superseded: whether the manifest changed.
+    """
+    state = draft.state
+    if superseded:
+        number, batches = len(state.manifest.applied()), state.settings.batches
+        draft.note("checkpoint", f"checkpoint committed: {number} of {batches} batches closed", closed=number)
+    if state.phase is not Phase.CLOSING or not state.manifest.complete(state.settings.batches):
+        return
+    if state.settings.evaluation_batches:
+        draft.enter(Phase.EVALUATING, f"evaluating {state.settings.evaluation_batches} held-out batches")
+    else:
+        end_job(draft, JobState.FINISHED, "")
+
+
+def _begin_round(draft: Draft) -> None:
+    state = draft.state
+    draft.state = replace(state, round=CopyRound(state.next_id, draft.now), next_id=state.next_id + 1)
+
+
+def _end_round(draft: Draft) -> None:
+    """Merge what has been written once nobody is waited for; a swap on its way comes first."""
+    state, running = draft.state, draft.state.round
+    if running is None or state.committing:
+        return
+    late = draft.now - running.began_at > state.settings.copy_seconds
+    waiting = [process for process in state.ledger.known if process not in running.results]
+    if waiting and not late:
+        return
+    new = state.manifest
+    for process, written in running.results.items():
+        if not written.error:
+            new = merge(new, written, state.document.routing, process)
+    closing = state.phase is Phase.CLOSING and state.ledger.all_applied
+    rounds = state.failed_rounds + 1 if closing and not new.complete(state.settings.batches) else 0
+    draft.state = replace(state, round=None, copied_at=draft.now, failed_rounds=rounds)
+    if rounds >= MOST_FAILED_ROUNDS:
+        reasons = "; ".join(written.error for written in running.results.values() if written.error)
+        why = reasons or ("no answer in time" if late else "the copies do not hold every batch")
+        end_job(draft, JobState.FAILED, f"the final checkpoint could not be written, {rounds} times: {why}")
+    elif new != state.manifest or state.phase is Phase.CLOSING:
+        commit(draft, CommitDocument(state.document, new if new != state.manifest else None))
+
+
+def superseded_by(draft: Draft, result: CommitResult) -> bool:
+    """Ask for the old manifest's own files to be deleted; call before the new one is taken in."""
+    if result.document is None or result.manifest is None or draft.over:
+        return False
+    draft.act(RemoveSuperseded(draft.state.manifest, result.manifest))
+    return True

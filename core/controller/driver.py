@@ -1,0 +1,353 @@
+"""The thin driver around `step`: threads, network, store and cluster, and no decision.
+
+One lock guards the state. Workers' calls run in the server's threads and are answered at once from what `step` says;
+everything else that it asks for goes through one queue to the caller's thread, in order. Calls to parameter servers run
+in a small pool, so that one that doesn't answer delays nobody. However the loop ends, the pods are ended with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from trimtab.core.clock import Clock
+from trimtab.core.cluster.base import Cluster, PodSpec
+from trimtab.core.controller.actions import (
+    Action,
+    AnswerWorker,
+    CommitDocument,
+    ComputeScores,
+    FinishJob,
+    KeepScores,
+    Note,
+    PodName,
+    RefuseWorker,
+    RemoveSuperseded,
+    SendPs,
+    SetPods,
+)
+from trimtab.core.controller.events import EventLog
+from trimtab.core.controller.inputs import (
+    CommitResult,
+    DriverFailed,
+    Input,
+    PodsSeen,
+    PsSaid,
+    ScoresReady,
+    StopRequested,
+    Tick,
+    WorkerSaid,
+)
+from trimtab.core.controller.progress import Progress
+from trimtab.core.controller.scores import ScoreBook, auc, log_loss, save
+from trimtab.core.controller.state import Phase, State
+from trimtab.core.controller.step import step
+from trimtab.core.controller.store import StateStore
+from trimtab.core.domain.job import JobState
+from trimtab.core.errors import Interrupted, Refused, StaleState, TrimtabError, WireError
+from trimtab.core.ps.manifest import remove_superseded, write_manifest
+from trimtab.core.wire.messages import PsReport, PsSync, WorkerOrders, WorkerSync
+
+log = logging.getLogger(__name__)
+
+SYNC_SECONDS = 0.2  # between two calls to a parameter server while training
+BUSY_SYNC_SECONDS = 0.05  # while everybody waits for them: start, close
+PROGRESS_SECONDS = 0.5
+PS_TIMEOUT_SECONDS = 5.0
+_TAIL_LINES, _TAIL_BYTES = 8, 4096
+
+
+class PsLine(Protocol):
+    """What the driver needs of a parameter server's stub."""
+
+    def sync(self, request: PsSync, timeout_seconds: float) -> PsReport:
+        """Say what should be, hear what is; raises WireError."""
+        ...
+
+    def close(self) -> None:
+        """Give the connection up."""
+        ...
+
+
+class Server(Protocol):
+    """What the driver needs of its own server."""
+
+    def close(self) -> None:
+        """Stop answering."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The driver's ways to the outside, so that tests can put others in their place.
+
+    Attributes:
+        cluster, store, clock: see there. pod_spec: a pod's command line and files, made once per pod.
+        connect: a stub of the parameter server in a pod. serve: begins to answer workers.
+        copies: directory of copies and manifests. scores: file for merged scores. events: the log.
+        progress: is shown how the job goes. stop: set by whoever wants the job to stop.
+    """
+
+    cluster: Cluster
+    store: StateStore
+    clock: Clock
+    pod_spec: Callable[[PodName], PodSpec]
+    connect: Callable[[str], PsLine]
+    serve: Callable[[Callable[[WorkerSync], WorkerOrders]], Server]
+    copies: Path
+    scores: Path
+    events: EventLog
+    progress: Callable[[Progress], None]
+    stop: threading.Event
+
+
+class Driver:
+    """Runs one job from a first state to its end."""
+
+    def __init__(self, state: State, ports: Ports) -> None:
+        self.state = state
+        self._ports = ports
+        self._lock = threading.Lock()
+        self._queue: deque[Action] = deque()
+        self._wake = threading.Event()
+        self._pool = ThreadPoolExecutor(state.settings.ps + 2, thread_name_prefix="ps-call")
+        self._lines: dict[str, PsLine] = {}
+        self._calling: set[str] = set()
+        self._specs: dict[str, PodSpec] = {}
+        self._book = ScoreBook()
+        self._broken: Exception | None = None
+        self._over = False
+        self._next_tick = self._next_progress = ports.clock.now()
+        self._message = "starting"
+        self._manifests: list[str] = []
+
+    def run(self) -> State:
+        """Drive the job to its end and return the last state; every pod has ended when this returns or raises.
+
+        Raises:
+            Interrupted: on KeyboardInterrupt or when `stop` is set, after the state was stored as stopped.
+        """
+        interrupted = False
+        server: Server | None = None
+        try:
+            server = self._ports.serve(self._answer)
+            while not self._over:
+                self._turn()
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            if not self._over:
+                self._halt("interrupted" if interrupted else "the controller met an error of its own")
+            interrupted = self._end_pods() or interrupted
+            if server is not None:
+                server.close()
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            for line in self._lines.values():
+                line.close()
+        self._show(force=True)
+        if interrupted or self.state.document.state is JobState.STOPPED:
+            raise Interrupted(self.state.document.reason or "interrupted")
+        return self.state
+
+    def _turn(self) -> None:
+        """One round of the loop: queued actions, then, when it is time, a look at everything."""
+        now = self._ports.clock.now()
+        if self._ports.stop.is_set():
+            self._feed(StopRequested("stopped by the caller"))
+        elif now >= self._next_tick:
+            busy = self.state.phase in (Phase.STARTING, Phase.CLOSING)
+            self._next_tick = now + (BUSY_SYNC_SECONDS if busy else SYNC_SECONDS)
+            self._feed(self._look(), Tick())
+        self._work()
+        self._show()
+        if self._broken is not None:
+            raise self._broken
+        if not self._over:
+            self._ports.clock.wait(self._wake, max(0.0, self._next_tick - self._ports.clock.now()))
+            self._wake.clear()
+
+    def _work(self) -> None:
+        """Carry out what is queued, in order; what that leads to is queued behind it."""
+        while self._queue:
+            self._carry_out(self._queue.popleft())
+
+    def _feed(self, *inputs: Input) -> list[AnswerWorker | RefuseWorker]:
+        """One step; answers to workers are returned, the rest is queued."""
+        with self._lock:
+            self.state, actions = step(self.state, inputs, self._ports.clock.now())
+            answers = [action for action in actions if isinstance(action, AnswerWorker | RefuseWorker)]
+            rest = [action for action in actions if not isinstance(action, AnswerWorker | RefuseWorker)]
+            self._queue.extend(rest)
+        if rest:
+            self._wake.set()
+        return answers
+
+    def _answer(self, sync: WorkerSync) -> WorkerOrders:
+        """A worker's call, in one of the server's threads."""
+        try:
+            answers = self._feed(WorkerSaid(sync))
+        except Exception as error:
+            self._broken = error
+            self._wake.set()
+            raise
+        for answer in answers:
+            if isinstance(answer, AnswerWorker):
+                return answer.orders
+            if isinstance(answer, RefuseWorker):
+                raise Refused(answer.reason)
+        raise AssertionError("a worker's call was not answered")
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, SetPods):
+            self._ports.cluster.apply([self._spec(pod) for pod in action.pods])
+        elif isinstance(action, SendPs):
+            self._call(action)
+        elif isinstance(action, CommitDocument):
+            self._feed(self._commit(action))
+            self._next_tick = self._ports.clock.now()  # who waits for it should hear at once
+        elif isinstance(action, RemoveSuperseded):
+            remove_superseded(action.old, action.new)
+            self._drop_manifests()
+        elif isinstance(action, KeepScores):
+            self._keep(action)
+        elif isinstance(action, ComputeScores):
+            self._feed(self._score())
+        elif isinstance(action, Note):
+            self._message = action.text
+            self._ports.events.append(action.kind, action.text, **action.data)
+        elif isinstance(action, FinishJob):
+            self._finish(action)
+
+    def _spec(self, pod: PodName) -> PodSpec:
+        if pod.name not in self._specs:
+            self._specs[pod.name] = self._ports.pod_spec(pod)
+        return self._specs[pod.name]
+
+    def _call(self, action: SendPs) -> None:
+        """Call a parameter server, unless the last call is still on its way."""
+        if action.pod in self._calling:
+            return
+        self._calling.add(action.pod)
+        if action.pod not in self._lines:
+            self._lines[action.pod] = self._ports.connect(action.pod)
+        self._pool.submit(self._sync, action, self._lines[action.pod])
+
+    def _sync(self, action: SendPs, line: PsLine) -> None:
+        try:
+            report = line.sync(action.sync, PS_TIMEOUT_SECONDS)
+            self._feed(PsSaid(action.pod, report))
+        except WireError as error:  # not up yet, just killed, or cut off: the cluster or the silence will tell
+            log.debug("%s: %s", action.pod, error)
+        except Exception as error:
+            self._broken = error
+            self._wake.set()
+            raise
+        finally:
+            self._calling.discard(action.pod)
+
+    def _look(self) -> PodsSeen:
+        """The cluster's pods, with the last log lines of those that ended by themselves."""
+        pods = self._ports.cluster.observe()
+        ended = [pod.name for pod in pods if pod.ended and pod.name in self._specs]
+        return PodsSeen(pods, {name: _tail(self._specs[name].log_path) for name in ended})
+
+    def _commit(self, action: CommitDocument) -> CommitResult:
+        document = action.document
+        try:
+            if action.manifest is not None:
+                document = replace(document, manifest=write_manifest(self._ports.copies, action.manifest))
+            stored = self._ports.store.compare_and_swap(document, document.version)
+        except StaleState as error:
+            return CommitResult(None, stale=True, error=str(error))
+        except (OSError, TrimtabError) as error:
+            return CommitResult(None, error=str(error))
+        return CommitResult(stored, action.manifest)
+
+    def _drop_manifests(self) -> None:
+        """Delete manifests that were superseded twice: an order that names the last one may still be on its way."""
+        path = self.state.document.manifest.path
+        if path not in self._manifests:
+            self._manifests.append(path)
+        while len(self._manifests) > 2:
+            with suppress(OSError):
+                Path(self._manifests.pop(0)).unlink()
+
+    def _keep(self, action: KeepScores) -> None:
+        try:
+            for entry in action.scores:
+                self._book.add(entry)
+        except WireError as error:
+            self._feed(DriverFailed(str(error)))
+
+    def _score(self) -> ScoresReady:
+        rows = self._book.merged()
+        try:
+            save(rows, self._ports.scores)
+        except OSError as error:
+            return ScoresReady(None, None, "", str(error))
+        return ScoresReady(auc(rows), log_loss(rows), str(self._ports.scores))
+
+    def _finish(self, action: FinishJob) -> None:
+        """Store how the job ended; a document that another controller took over is left alone."""
+        self._over = True
+        document = replace(self.state.document, state=action.state, reason=action.reason)
+        with suppress(StaleState, OSError):
+            document = self._ports.store.compare_and_swap(document, document.version)
+        with self._lock:
+            self.state = replace(self.state, document=document)
+        self._message = action.reason or "finished"
+        self._ports.events.append("end", action.reason or "the job is finished", state=str(action.state))
+
+    def _halt(self, reason: str) -> None:
+        """End the job from outside the loop, as far as that still can be written down."""
+        ended = StopRequested(reason) if self._broken is None and reason == "interrupted" else DriverFailed(reason)
+        self._feed(ended)
+        for action in tuple(self._queue):
+            if isinstance(action, FinishJob):
+                self._finish(action)
+
+    def _end_pods(self) -> bool:
+        """End every pod, also when the caller loses patience meanwhile; returns whether it did."""
+        impatient = False
+        while True:
+            try:
+                self._ports.cluster.close()
+                return impatient
+            except KeyboardInterrupt:
+                impatient = True
+
+    def _show(self, force: bool = False) -> None:
+        now = self._ports.clock.now()
+        if now < self._next_progress and not force:
+            return
+        self._next_progress = now + PROGRESS_SECONDS
+        state = self.state
+        trained = state.phase in (Phase.EVALUATING, Phase.SCORING, Phase.METRICS)
+        done = state.settings.batches if trained else len(state.ledger.applied)
+        if state.phase is Phase.OVER:
+            done = len(state.manifest.applied())
+        self._ports.progress(
+            Progress(
+                done, state.settings.batches, state.losses.rate(now), state.losses.recent, state.document.plan,
+                str(state.phase), self._message,
+            )
+        )  # fmt: skip
+
+
+def _tail(path: str) -> str:
+    """The last lines of a log, short."""
+    try:
+        with Path(path).open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(line for line in lines[-_TAIL_LINES:] if line.strip())

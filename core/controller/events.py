@@ -1,0 +1,48 @@
+"""The append-only events file: what happened, when, in words and plain values.
+
+The state document stays small because the story is here. One line is one JSON object; a line is written whole or, after
+a crash, missing, and nothing is ever rewritten.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trimtab.core.clock import Clock
+
+
+class EventLog:
+    """Appends to one file; not for several threads at once.
+
+    Args:
+        path: of the file. clock: for the times. began: the clock's seconds at the job's start.
+    """
+
+    def __init__(self, path: Path, clock: Clock, began: float) -> None:
+        self._file = path.open("a", encoding="utf-8")
+        self._clock = clock
+        self._began = began
+
+    def append(self, kind: str, text: str, **data: object) -> None:
+        """One event; values that JSON can't hold become words."""
+        line = {
+            "time": datetime.fromtimestamp(self._clock.wall(), UTC).isoformat(timespec="milliseconds"),
+            "seconds": round(self._clock.now() - self._began, 3),
+            "kind": kind,
+            "text": text,
+        } | {name: _plain(value) for name, value in data.items()}
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Give the file up."""
+        self._file.close()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str | list | dict) else str(value)

@@ -1,0 +1,83 @@
+"""What `step` is told. Every input may come late, twice, out of order or never; none is proof of more than it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trimtab.core.cluster.base import PodStatus
+from trimtab.core.controller.document import Document
+from trimtab.core.ps.manifest import Manifest
+from trimtab.core.wire.messages import PsReport, WorkerSync
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed: say again what should be, and look at deadlines."""
+
+
+@dataclass(frozen=True)
+class PodsSeen:
+    """What the cluster shows: every desired pod and those still ending; `tails`: last log lines of ended ones."""
+
+    pods: tuple[PodStatus, ...]
+    tails: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WorkerSaid:
+    """A worker's call; answered by exactly one `AnswerWorker` or `RefuseWorker`."""
+
+    sync: WorkerSync
+
+
+@dataclass(frozen=True)
+class PsSaid:
+    """A parameter server's answer, from the pod that was asked."""
+
+    pod: str
+    report: PsReport
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """How a `CommitDocument` ended.
+
+    Attributes:
+        document: as stored, None when it was not.
+        manifest: content of the manifest that it names, None when that did not change.
+        stale: another controller has changed the document: this one must stop acting.
+        error: why it could not be stored.
+    """
+
+    document: Document | None
+    manifest: Manifest | None = None
+    stale: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class ScoresReady:
+    """The figures over all merged scores, and the file that holds the scores for compiled metrics."""
+
+    auc: float | None
+    log_loss: float | None
+    path: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    """The caller wants the job to stop now."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class DriverFailed:
+    """The driver could not carry out an action; the job can't go on."""
+
+    reason: str
+
+
+Input = Tick | PodsSeen | WorkerSaid | PsSaid | CommitResult | ScoresReady | StopRequested | DriverFailed

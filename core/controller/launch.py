@@ -1,0 +1,96 @@
+"""From a pod's name to the process that it is: command line, configuration file, addresses.
+
+Processes start each other by command line and read one small JSON file; the secret is named there by its path and
+never stands in arguments, environment or configuration.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimtab.core.cluster.base import PodSpec
+from trimtab.core.controller.actions import PodName
+from trimtab.core.controller.places import JobDir
+from trimtab.core.domain.job import JobSpec
+from trimtab.core.domain.plan import Plan
+from trimtab.core.wire.encode import to_json
+from trimtab.core.wire.messages import PsConfig, WorkerConfig
+
+PS_BASE_BYTES = 160 * 2**20  # interpreter, kernels, buffers of a parameter server: what its table cannot have
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Makes pods of one job.
+
+    Attributes:
+        job_id, term, spec, plan, batches: of the job.
+        job_dir: where configurations and logs go. private: sockets and secret.
+        dataset, validation_dataset: converted data; None: no other rows to evaluate on.
+    """
+
+    job_id: str
+    term: int
+    spec: JobSpec
+    plan: Plan
+    batches: int
+    job_dir: JobDir
+    private: Path
+    dataset: Path
+    validation_dataset: Path | None
+
+    @property
+    def secret_file(self) -> Path:
+        """The job's secret."""
+        return self.private / "secret"
+
+    @property
+    def controller_address(self) -> str:
+        """Where the controller answers workers."""
+        return str(self.private / "controller.sock")
+
+    def control_address(self, pod: str) -> str:
+        """Where a parameter server's control plane answers."""
+        return str(self.private / f"{pod}.ctl")
+
+    def pod_spec(self, pod: PodName) -> PodSpec:
+        """Write the pod's configuration and say how to start it."""
+        role = self.plan.ps if pod.role == "ps" else self.plan.worker
+        module = "trimtab.core.ps.main" if pod.role == "ps" else "trimtab.core.training.worker"
+        config = self.job_dir.path / "pods" / f"{pod.name}.json"
+        config.write_bytes(to_json(self._ps(pod) if pod.role == "ps" else self._worker(pod)))
+        log = self.job_dir.path / "logs" / f"{pod.name}.log"
+        argv = (sys.executable, "-m", module, str(config))
+        return PodSpec(pod.name, pod.role, argv, str(log), role.cpu, role.memory_bytes)
+
+    def _ps(self, pod: PodName) -> PsConfig:
+        return PsConfig(
+            job_id=self.job_id,
+            pod=pod.name,
+            term=self.term,
+            secret_file=str(self.secret_file),
+            control_address=self.control_address(pod.name),
+            data_address=f"unix:{self.private / pod.name}.data",
+            model=str(self.job_dir.path / "model.json"),
+            seed=self.spec.seed,
+            batches=self.batches,
+            memory_bytes=max(PS_BASE_BYTES // 2, self.plan.ps.memory_bytes - PS_BASE_BYTES),
+            orphan_grace_seconds=self.spec.orphan_grace_seconds,
+        )
+
+    def _worker(self, pod: PodName) -> WorkerConfig:
+        return WorkerConfig(
+            job_id=self.job_id,
+            pod=pod.name,
+            term=self.term,
+            secret_file=str(self.secret_file),
+            controller_address=self.controller_address,
+            spec=str(self.job_dir.path / "spec.json"),
+            model=str(self.job_dir.path / "model.json"),
+            dataset=str(self.dataset),
+            validation_dataset=str(self.validation_dataset) if self.validation_dataset is not None else "",
+            threads=max(1, int(self.plan.worker.cpu)),
+            orphan_grace_seconds=self.spec.orphan_grace_seconds,
+        )

@@ -1,0 +1,152 @@
+"""Which pods should run, and what happens when one is lost.
+
+A pod that ends is replaced by one with a new name, never started again. Losing a pod is normal (preemption, kill -9)
+and costs only what it held; losing pods of one place again and again without anything getting done is not, and ends
+the job with a reason that names the pod, its exit code and the last lines of its log (cases 2, 7, 8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trimtab.core.cluster.base import PodStatus
+from trimtab.core.controller.actions import FinishJob, PodName, SetPods
+from trimtab.core.controller.inputs import PodsSeen
+from trimtab.core.controller.state import Draft, Phase, Pod
+from trimtab.core.domain.job import JobState
+
+REFUSED_EXIT = 4  # a pod's exit code for "my configuration is bad or I was refused": trying again is useless
+ORPHANED_EXIT = 3
+_LONGEST_DELAY_SECONDS = 10.0
+
+
+def end_job(draft: Draft, state: JobState, reason: str) -> None:
+    """Finish, stop or fail: from here on nothing is decided any more. The first end counts."""
+    if not draft.over:
+        draft.enter(Phase.OVER, reason or "the job is finished")
+        draft.act(FinishJob(state, reason))
+
+
+def lose_pod(draft: Draft, pod: Pod, reason: str, tail: str = "", *, fatal: bool = False) -> None:
+    """A pod is gone (or given up): its loans end, what it said is forgotten, its place gets a new pod or ends the job.
+
+    Args:
+        draft: the step's.
+        pod: a pod that should run.
+        reason: what became of it, as a clause ("ended with exit code 137 (signal 9)").
+        tail: last lines of its log.
+        fatal: no new pod could do better.
+    """
+    state = draft.state
+    slot = state.slots[pod.slot]
+    in_row = 1 if pod.worked else slot.in_row + 1
+    slot = replace(slot, generation=slot.generation + 1, in_row=in_row, total=slot.total + 1)
+    delay = 0.0 if in_row == 1 else min(_LONGEST_DELAY_SECONDS, 0.5 * 2 ** (in_row - 2))
+    slot = replace(slot, starts_at=draft.now + delay)
+    ledger, gone = state.ledger.ended(lambda hold: hold.pod == pod.name, state.sequence)
+    holds, more = state.evaluation.holds.end(lambda hold: hold.pod == pod.name)
+    draft.state = replace(
+        state,
+        ledger=ledger.forgotten(pod.process),
+        evaluation=replace(state.evaluation, holds=holds),
+        pods={name: other for name, other in state.pods.items() if name != pod.name},
+        resends=state.resends + (pod.report.duplicates if pod.report is not None else 0),
+    )
+    draft.put_slot(slot)
+    lent = sum(hold.hi - hold.lo for hold in (*gone, *more))
+    draft.note("pod_lost", f"{pod.name} {reason}", pod=pod.name, role=pod.role, released=lent, in_row=in_row)
+    settings = draft.state.settings
+    said = f"; its log ends with:\n{tail}" if tail else ""
+    if fatal:
+        end_job(draft, JobState.FAILED, f"{pod.name} {reason}{said}")
+    elif in_row >= settings.failures_in_row:
+        text = f"{pod.name} {reason}, the {in_row}. failure in a row of this {pod.role} without anything done"
+        end_job(draft, JobState.FAILED, text + said)
+    elif slot.total >= settings.failures_total:
+        end_job(draft, JobState.FAILED, f"{pod.name} {reason}, the {slot.total}. failure of this {pod.role}{said}")
+
+
+def see_pods(draft: Draft, seen: PodsSeen) -> None:
+    """Compare the cluster's pods with those that should run."""
+    shown = {status.name: status for status in seen.pods}
+    for pod in tuple(draft.state.pods.values()):
+        if draft.over:
+            return
+        status = shown.get(pod.name)
+        if status is None:
+            if pod.seen:
+                lose_pod(draft, pod, "was removed from the cluster")
+        elif status.ended:
+            fatal = status.exit_code == REFUSED_EXIT
+            lose_pod(draft, pod, _end_of(status), seen.tails.get(pod.name, ""), fatal=fatal)
+        elif not pod.seen:
+            draft.put_pod(replace(pod, seen=True))
+
+
+def watch_silence(draft: Draft) -> None:
+    """Give up pods that run and say nothing; end the loans of workers long before that."""
+    for pod in tuple(draft.state.pods.values()):
+        settings = draft.state.settings
+        if draft.over:
+            return
+        if pod.heard_at is None:
+            if draft.now - pod.wanted_at > settings.start_seconds:
+                lose_pod(draft, pod, f"said nothing within {settings.start_seconds:g} s of its start")
+            continue
+        silent = draft.now - pod.heard_at
+        if silent > settings.silence_seconds:
+            lose_pod(draft, pod, f"was silent for {silent:.0f} s")
+        elif pod.role == "worker" and silent > settings.hold_seconds:
+            _end_loans(draft, pod)
+        elif pod.role == "worker" and _stalled(draft, pod):
+            lose_pod(draft, pod, f"held work and got nothing done for {settings.stall_seconds:g} s")
+
+
+def want_pods(draft: Draft) -> None:
+    """Every place has its present pod; say which should run."""
+    state = draft.state
+    term = state.document.term
+    taken = {pod.slot for pod in state.pods.values()}
+    for key in sorted(state.slots):
+        slot = state.slots[key]
+        if key not in taken and draft.now >= slot.starts_at:
+            name = slot.pod_name(term)
+            draft.put_pod(Pod(name, key, wanted_at=draft.now))
+            draft.note("pod_started", f"{name} should run", pod=name, role=slot.role, generation=slot.generation)
+    pods = sorted(draft.state.pods.values(), key=lambda pod: pod.slot)
+    draft.act(SetPods(tuple(PodName(pod.name, pod.role, pod.slot[1]) for pod in pods)))
+
+
+def _end_loans(draft: Draft, pod: Pod) -> None:
+    state = draft.state
+    ledger, gone = state.ledger.ended(lambda hold: hold.pod == pod.name, state.sequence)
+    holds, more = state.evaluation.holds.end(lambda hold: hold.pod == pod.name)
+    if gone or more:
+        draft.state = replace(state, ledger=ledger, evaluation=replace(state.evaluation, holds=holds))
+        draft.note("loans_ended", f"{pod.name} has not been heard of; its data shards go back", pod=pod.name)
+
+
+def _stalled(draft: Draft, pod: Pod) -> bool:
+    """Whether a worker that is heard of gets nothing done, while parameter servers serve everything."""
+    state = draft.state
+    if state.served_at is None:
+        return False
+    held = (*state.ledger.holds.of(pod.name), *state.evaluation.holds.of(pod.name))
+    if not held:
+        return False
+    since = max(pod.worked_at, state.served_at, min(hold.given_at for hold in held))
+    return draft.now - since > state.settings.stall_seconds
+
+
+def _end_of(status: PodStatus) -> str:
+    code = status.exit_code
+    if code is None:
+        return "ended"
+    if code > 128:
+        return f"ended with exit code {code} (signal {code - 128})"
+    meaning = {
+        0: ", though it was not told to end",
+        ORPHANED_EXIT: " (it had no contact with the controller)",
+        REFUSED_EXIT: " (it was refused, or its configuration is bad)",
+    }.get(code, "")
+    return f"ended with exit code {code}{meaning}"

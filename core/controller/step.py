@@ -1,0 +1,90 @@
+"""The controller's heart: what is known and what was said become what is known next and what to do.
+
+Pure: no clock, network, store or chance, so any run can be replayed from its inputs. A step takes the inputs in, then
+reconciles: each room below looks at the state as it is now and asks for what is missing, whatever the reason. So an
+action that was lost is asked for again, and there is no way to be stuck between two events.
+
+    pods.py        which pods should run, what a lost one costs
+    serving.py     who serves which vshard, what parameter servers are told
+    lending.py     workers' reports and data shards
+    closing.py     copies, checkpoints, the end of training
+    evaluating.py  scores, figures, compiled metrics
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trimtab.core.controller.actions import Action
+from trimtab.core.controller.closing import closed, drive_copies, hear_copies, superseded_by, turn
+from trimtab.core.controller.evaluating import drive_evaluation, scores_ready
+from trimtab.core.controller.inputs import (
+    CommitResult,
+    DriverFailed,
+    Input,
+    PodsSeen,
+    PsSaid,
+    ScoresReady,
+    StopRequested,
+    Tick,
+    WorkerSaid,
+)
+from trimtab.core.controller.lending import hear_worker
+from trimtab.core.controller.pods import end_job, see_pods, want_pods, watch_silence
+from trimtab.core.controller.serving import call_servers, committed, hear_ps, reroute
+from trimtab.core.controller.state import Draft, State
+from trimtab.core.domain.job import JobState
+
+
+def step(state: State, inputs: Sequence[Input], now: float) -> tuple[State, list[Action]]:
+    """The next state and what to do.
+
+    Args:
+        state: as the last step left it.
+        inputs: what was said since, in order.
+        now: monotonic seconds, never falling.
+    """
+    draft = Draft(state, now)
+    for entry in inputs:
+        _take(draft, entry)
+    if not draft.over:
+        _reconcile(draft, any(isinstance(entry, Tick) for entry in inputs))
+    return draft.state, draft.actions
+
+
+def _take(draft: Draft, entry: Input) -> None:
+    """One input; after the end workers still get an answer (to leave), and a swap on its way is taken in."""
+    if isinstance(entry, WorkerSaid):
+        hear_worker(draft, entry)
+    elif draft.over and not isinstance(entry, CommitResult):
+        return
+    elif isinstance(entry, PsSaid):
+        hear_ps(draft, entry)
+        hear_copies(draft, entry)
+    elif isinstance(entry, PodsSeen):
+        see_pods(draft, entry)
+    elif isinstance(entry, CommitResult):
+        superseded = superseded_by(draft, entry)
+        committed(draft, entry)
+        closed(draft, entry, superseded)
+    elif isinstance(entry, ScoresReady):
+        scores_ready(draft, entry)
+    elif isinstance(entry, StopRequested):
+        end_job(draft, JobState.STOPPED, entry.reason)
+    elif isinstance(entry, DriverFailed):
+        end_job(draft, JobState.FAILED, entry.reason)
+
+
+def _reconcile(draft: Draft, tick: bool) -> None:
+    """Ask for what is missing. Pods and calls to parameter servers go out with each tick."""
+    turn(draft)
+    reroute(draft)
+    drive_copies(draft)
+    drive_evaluation(draft)
+    if not tick or draft.over:
+        return
+    watch_silence(draft)
+    if draft.over:
+        return
+    want_pods(draft)
+    call_servers(draft)

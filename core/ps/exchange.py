@@ -1,0 +1,170 @@
+"""What a parameter server does with one frame: apply the push, answer the pull, under one lock.
+
+The rules are those of "How exactly-once works" (docs/design.md), in this order: a push names the vshards it covers;
+those that this process does not serve are refused and reported, those that have the number already are dropped, the
+rest is applied and marked together. Everything that can fail happens before the first row changes; a failure after
+that ends the process, because its rows could no longer be trusted. A pull changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.core.errors import WireError
+from trimtab.core.ps.applied import AppliedSets
+from trimtab.core.ps.table import Floats, Found, RowTable, TableFull
+from trimtab.core.ps.tokens import Token, TokenStore
+from trimtab.core.wire import frames
+from trimtab.core.wire.frames import ReplyHeader, RequestBody, RequestHeader
+
+_RESERVED_EXIT = 70  # a push failed half-way: the rows are void, and so is this process
+
+
+@dataclass
+class Counters:
+    """What happened since the process started: pushes applied, doubles dropped, pushes on the slow path."""
+
+    pushes: int = 0
+    duplicates: int = 0
+    slow: int = 0
+
+
+class Exchange:
+    """The data-plane half of a parameter server."""
+
+    def __init__(
+        self, table: RowTable, batches: int, die: Callable[[int], None] = os._exit
+    ) -> None:
+        """`batches` is N: numbers outside 0 .. N-1 are refused. `die` is replaced in tests."""
+        self.table, self.sets, self.lock = table, AppliedSets(), threading.Lock()
+        self.served = 0  # vshards that take pushes
+        self.counters = Counters()
+        self.failure = ""
+        self._batches, self._die = batches, die
+        self._tokens = TokenStore()
+        self._buffers = threading.local()
+
+    def handle(
+        self, worker: str, header: RequestHeader, body: npt.NDArray[np.uint8]
+    ) -> tuple[ReplyHeader, Sequence[npt.NDArray[np.generic] | bytes]]:
+        """One frame of one worker. Raises WireError for a frame that breaks the protocol; nothing changed then."""
+        parsed = frames.parse_body(header, body, self.table.dims)
+        with self.lock:
+            push_status, refused, dropped, text = self._push(worker, header, parsed)
+            if push_status == frames.FAILED:
+                return ReplyHeader(push_status, frames.NONE, len(text)), [text]
+            if parsed.pull_keys is None:
+                return ReplyHeader(push_status, frames.NONE, 0, dropped, refused), []
+            if push_status == frames.NEED_KEYS:
+                return ReplyHeader(push_status, frames.NEED_KEYS, 0, dropped, refused), []
+            rows = self._pull(worker, header, parsed)
+        missing = header.pull_cover & (~self.served | refused)
+        return ReplyHeader(push_status, frames.OK, rows.nbytes, dropped, refused, missing), [rows]
+
+    def _push(self, worker: str, header: RequestHeader, body: RequestBody) -> tuple[int, int, int, bytes]:
+        """Status, refused vshards, how many had the number already, error text."""
+        if body.push_counts is None or body.gradients is None:
+            return frames.NONE, 0, 0, b""
+        number, cover = header.push_number, header.push_cover
+        if not 0 <= number < self._batches:
+            raise WireError(f"batch {number} is outside this job's 0 .. {self._batches - 1}")
+        refused = cover & ~self.served
+        lacking = self.sets.lacking(number, cover & self.served)
+        dropped = (cover & self.served & ~lacking).bit_count()
+        self.counters.duplicates += bool(dropped)
+        self.counters.slow += bool(refused or dropped)
+        if not lacking:
+            return frames.OK, refused, dropped, b""
+        if not header.flags & frames.SKIPPED:
+            found = self._rows_of_push(worker, header, body)
+            if found is None:
+                self.counters.slow += 1
+                return frames.NEED_KEYS, 0, 0, b""
+            gradients = body.gradients
+            try:
+                if lacking != cover:
+                    found, gradients = self._only(found, gradients, lacking)
+                found = self.table.bear(found)
+            except TableFull as error:
+                self.failure = str(error)
+                return frames.FAILED, 0, 0, self.failure.encode()
+            self._apply(found, gradients, header.learning_rate)
+        self.sets.mark(number, lacking, bool(header.flags & frames.SKIPPED))
+        self.counters.pushes += 1
+        return frames.OK, refused, dropped, b""
+
+    def _rows_of_push(self, worker: str, header: RequestHeader, body: RequestBody) -> Found | None:
+        """Where the gradients belong: by keys or by token; None to ask for keys."""
+        counts = body.push_counts
+        assert counts is not None
+        if body.push_keys is not None:
+            found = self.table.find(body.push_keys, counts)
+            if self._outside(found, header.push_cover):
+                raise WireError("push has keys in vshards that it does not name")
+            return found
+        token = self._tokens.take(worker, header.push_token, self.table.generation)
+        if token is None or token.cover != header.push_cover:
+            return None
+        if not np.array_equal(np.cumsum(counts, dtype=np.int64), token.found.ends):
+            raise WireError("push counts are not those of the pull that its token names")
+        if token.found.absent:  # another push may have borne them meanwhile
+            return self.table.find(token.found.keys, counts)
+        return token.found
+
+    def _outside(self, found: Found, cover: int) -> bool:
+        return not bool(_members(cover)[self.table.vshards(found)].all())
+
+    def _only(self, found: Found, gradients: Floats, cover: int) -> tuple[Found, Floats]:
+        """The part of a push that belongs to `cover`."""
+        keep = _members(cover)[self.table.vshards(found)]
+        parts, ends, at, start, total = [], [], 0, 0, 0
+        for number, dim in enumerate(self.table.dims.tolist()):
+            end = int(found.ends[number])
+            mine = keep[start:end]
+            until = at + (end - start) * dim
+            parts.append(gradients[at:until].reshape(-1, dim)[mine].reshape(-1))
+            total += int(mine.sum())
+            ends.append(total)
+            at, start = until, end
+        places = found.places[keep]
+        kept = Found(found.keys[keep], np.array(ends, np.int64), places, int((places < 0).sum()))
+        return kept, np.concatenate(parts)
+
+    def _apply(self, found: Found, gradients: Floats, rate: float) -> None:
+        try:
+            self.table.update(found, gradients, rate)
+        except BaseException:
+            self._die(_RESERVED_EXIT)
+            raise
+
+    def _pull(self, worker: str, header: RequestHeader, body: RequestBody) -> Floats:
+        """The rows of the pull half, also of vshards that are not served (the reply names those)."""
+        counts, keys = body.pull_counts, body.pull_keys
+        assert counts is not None and keys is not None
+        keep = header.pull_token != 0
+        found = self.table.find(keys.copy() if keep else keys, counts)  # the receive buffer is used again
+        rows = self._buffer(int(counts.astype(np.int64) @ self.table.dims))
+        self.table.read(found, bool(header.flags & frames.DEFAULTS), rows)
+        if keep:
+            self._tokens.put(worker, header.pull_token, Token(found, header.pull_cover, self.table.generation))
+        return rows
+
+    def _buffer(self, floats: int) -> Floats:
+        """This connection thread's reply buffer: free again when its next request arrives."""
+        held: Floats | None = getattr(self._buffers, "rows", None)
+        if held is None or len(held) < floats:
+            held = frames.aligned(max(floats, 1 << 16) * 4 * 3 // 2 // 64 * 64).view(np.float32)
+            self._buffers.rows = held
+        return held[:floats]
+
+
+def _members(cover: int) -> npt.NDArray[np.bool_]:
+    """The bitmap as 512 booleans."""
+    raw = np.frombuffer(cover.to_bytes(frames.COVER_BYTES, "little"), np.uint8)
+    return np.unpackbits(raw, bitorder="little").astype(bool)

@@ -1,0 +1,156 @@
+"""The manifest: for every vshard, the one copy that counts.
+
+A checkpoint is not a barrier but a map. The next manifest is the last one with newer copies put in, copy by copy, and
+it counts from the moment the state document names it. The end of a job is judged here and nowhere else: when every
+vshard's copy holds all batches (docs/design.md, "How exactly-once works").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trimtab.core.domain.intervals import EMPTY, IntervalSet
+from trimtab.core.domain.model_spec import VSHARDS
+from trimtab.core.errors import CorruptCopy, WireError
+from trimtab.core.ps.copies import checksum, sync_directory
+from trimtab.core.wire.encode import from_json, to_json
+from trimtab.core.wire.messages import CopiesWritten, CopyEntry, CopySet, Routing
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class ManifestRef:
+    """A manifest's file and its checksum: what the state document holds."""
+
+    path: str
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """For each vshard, in order, its copy; `sets` is what the entries' `set_index` points into.
+
+    Attributes:
+        version: of this format.
+        job_id: whose copies these are; fingerprint: of the model whose tables they hold.
+        vshards: how many virtual shards the rows are spread over (512).
+    """
+
+    version: int
+    job_id: str
+    fingerprint: str
+    vshards: int
+    entries: tuple[CopyEntry, ...]
+    sets: tuple[CopySet, ...]
+
+    def applied_of(self, vshard: int) -> IntervalSet:
+        """Batches in the rows of one vshard's copy, skipped ones included."""
+        return IntervalSet(self.sets[self.entries[vshard].set_index].applied)
+
+    def applied(self) -> IntervalSet:
+        """Batches that every vshard's copy holds."""
+        common: IntervalSet | None = None
+        for index in {entry.set_index for entry in self.entries}:
+            held = IntervalSet(self.sets[index].applied)
+            common = held if common is None else common & held
+        return common if common is not None else EMPTY
+
+    def skipped(self) -> IntervalSet:
+        """Batches that any vshard's copy skipped."""
+        found = EMPTY
+        for index in {entry.set_index for entry in self.entries}:
+            found = found | IntervalSet(self.sets[index].skipped)
+        return found
+
+    def complete(self, batches: int) -> bool:
+        """Whether every vshard's copy holds exactly the batches 0 .. batches-1."""
+        whole = IntervalSet.span(0, batches)
+        return all(
+            IntervalSet(self.sets[index].applied) == whole for index in {entry.set_index for entry in self.entries}
+        )
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> ManifestRef:
+    """Write the manifest beside the copies, durable when this returns; its name is its checksum."""
+    data = to_json(manifest)
+    mark = checksum(data)
+    path = directory / f"manifest-{mark}.json"
+    beside = path.with_name(path.name + ".part")
+    with beside.open("wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    beside.replace(path)  # the same name is the same content
+    sync_directory(directory)
+    return ManifestRef(str(path), mark)
+
+
+def read_manifest(ref: ManifestRef | str | Path) -> Manifest:
+    """The manifest, whole.
+
+    Raises:
+        CorruptCopy: missing, damaged, of a newer version, or not a manifest.
+    """
+    path = Path(ref.path if isinstance(ref, ManifestRef) else ref)
+    try:
+        data = path.read_bytes()
+        mark = checksum(data)
+        if mark != (ref.checksum if isinstance(ref, ManifestRef) else path.stem.removeprefix("manifest-")):
+            raise CorruptCopy(f"manifest {path}: checksum is wrong")
+        manifest = from_json(Manifest, data)
+    except (OSError, WireError) as error:
+        raise CorruptCopy(f"manifest {path}: cannot be read: {error}") from error
+    if manifest.version > VERSION:
+        raise CorruptCopy(f"manifest {path}: version {manifest.version} is newer than this trimtab's {VERSION}")
+    numbers = [entry.vshard for entry in manifest.entries]
+    if numbers != list(range(manifest.vshards)) or manifest.vshards != VSHARDS:
+        raise CorruptCopy(f"manifest {path}: does not name each of {VSHARDS} vshards once")
+    if any(not 0 <= entry.set_index < len(manifest.sets) for entry in manifest.entries):
+        raise CorruptCopy(f"manifest {path}: an entry names a set that is not there")
+    return manifest
+
+
+def merge(old: Manifest, written: CopiesWritten, routing: Routing, process: str) -> Manifest:
+    """`old` with those of the written copies put in that may count.
+
+    A copy counts if its writer is the present owner of its vshard under the present tenure, and if it holds all that
+    the copy which it replaces holds (a zombie's or an older copy would undo what was closed).
+    """
+    entries = list(old.entries)
+    sets = list(old.sets)
+    places: dict[CopySet, int] = {held: number for number, held in enumerate(sets)}
+    for entry in written.entries:
+        owner = routing.owner[entry.vshard]
+        if owner < 0 or routing.processes[owner] != process or routing.since[entry.vshard] != entry.since:
+            continue
+        held = written.sets[entry.set_index]
+        if not IntervalSet(held.applied).issuperset(old.applied_of(entry.vshard)):
+            continue
+        if held not in places:
+            places[held] = len(sets)
+            sets.append(held)
+        entries[entry.vshard] = replace(entry, set_index=places[held])
+    return _compact(replace(old, entries=tuple(entries), sets=tuple(sets)))
+
+
+def remove_superseded(old: Manifest, new: Manifest) -> None:
+    """Delete the files that the old manifest named and its successor does not; never any other."""
+    kept = {entry.file for entry in new.entries}
+    for file in {entry.file for entry in old.entries} - kept:
+        with contextlib.suppress(OSError):  # a file that cannot be deleted only costs room
+            Path(file).unlink()
+
+
+def _compact(manifest: Manifest) -> Manifest:
+    """Without sets that no entry points to."""
+    used = sorted({entry.set_index for entry in manifest.entries})
+    place = {old: new for new, old in enumerate(used)}
+    return replace(
+        manifest,
+        entries=tuple(replace(entry, set_index=place[entry.set_index]) for entry in manifest.entries),
+        sets=tuple(manifest.sets[index] for index in used),
+    )

@@ -1,0 +1,47 @@
+"""Row tokens: where a pull found its rows, kept until the push of the same batch.
+
+With a token a push carries no keys and probes nothing. A token holds for one parameter-server process (it lives in its
+memory), one worker process and one table generation: any load, drop or compaction of rows starts a new generation,
+and an older token is answered with "send keys".
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from trimtab.core.ps.table import Found
+
+_PER_WORKER = 4  # a worker has at most the batch in work and the next one; more are left-overs of dead exchanges
+
+
+@dataclass(frozen=True)
+class Token:
+    """A pull's result: its rows' places, the vshards it named, and the table generation it saw."""
+
+    found: Found
+    cover: int
+    generation: int
+
+
+class TokenStore:
+    """Tokens of all workers; the oldest of a worker go first, and workers that never come back go with them."""
+
+    def __init__(self, workers: int = 1024) -> None:
+        self._workers = workers
+        self._tokens: OrderedDict[str, OrderedDict[int, Token]] = OrderedDict()
+
+    def put(self, worker: str, token: int, value: Token) -> None:
+        """Keep `value` under the worker's number."""
+        mine = self._tokens.setdefault(worker, OrderedDict())
+        self._tokens.move_to_end(worker)
+        mine[token] = value
+        while len(mine) > _PER_WORKER:
+            mine.popitem(last=False)
+        while len(self._tokens) > self._workers:
+            self._tokens.popitem(last=False)
+
+    def take(self, worker: str, token: int, generation: int) -> Token | None:
+        """The token if it still holds; it is used up either way."""
+        held = self._tokens.get(worker, OrderedDict()).pop(token, None)
+        return held if held is not None and held.generation == generation else None

@@ -1,0 +1,173 @@
+"""The control plane: gRPC on a Unix socket in a private directory, with JSON messages.
+
+Three small calls do not need generated stubs; what they need is authentication, a size bound, a deadline on every
+call and errors of our own tree. gRPC's generic handlers give that with the messages of `messages.py` as the only
+schema. Each call carries HMAC(secret, method, body) in its metadata, so a process without the job's secret can neither
+order nor report anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any, TypeVar
+
+import grpc
+
+from trimtab.core.errors import Refused, TrimtabError, WireError
+from trimtab.core.wire.encode import from_json, to_json
+from trimtab.core.wire.messages import PROTOCOL, PsReport, PsSync, WorkerOrders, WorkerSync
+from trimtab.core.wire.secrets import proof, same
+
+log = logging.getLogger(__name__)
+
+_PS_SYNC = "/trimtab.ParameterServer/Sync"
+_WORKER_SYNC = "/trimtab.Controller/WorkerSync"
+_PROOF, _PROTOCOL = "x-trimtab-proof", "x-trimtab-protocol"
+MAX_MESSAGE_BYTES = 64 << 20  # evaluation scores and 512 copy entries stay far below
+_CHANNEL = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.use_local_subchannel_pool", 1),  # a restarted peer on the same path must not meet a cached dead channel
+    ("grpc.initial_reconnect_backoff_ms", 30),
+    ("grpc.min_reconnect_backoff_ms", 30),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.enable_http_proxy", 0),
+]
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+
+class Unreachable(WireError):
+    """Nobody answered within the deadline, or the peer broke off: trying again may help."""
+
+
+class ControlServer:
+    """One gRPC server with one method."""
+
+    def __init__(
+        self,
+        address: str,
+        secret: bytes,
+        method: str,
+        request: type[Request],
+        handle: Callable[[Request], object],
+        threads: int,
+    ) -> None:
+        """Listens at once on the Unix socket path `address`.
+
+        Raises:
+            WireError: the address cannot be bound.
+        """
+        service, name = method[1:].split("/")
+
+        def call(body: bytes, context: Any) -> bytes:
+            metadata = dict(context.invocation_metadata())
+            spoken = metadata.get(_PROTOCOL)
+            if spoken != str(PROTOCOL):
+                context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"protocol {spoken} is not {PROTOCOL}")
+            given = metadata.get(_PROOF, "")
+            if not same(given.encode(), proof(secret, method.encode(), body).hex().encode()):
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong secret")
+            try:
+                return to_json(handle(from_json(request, body)))
+            except Refused as error:
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            except TrimtabError as error:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise AssertionError("abort returned")
+
+        handler = grpc.method_handlers_generic_handler(service, {name: grpc.unary_unary_rpc_method_handler(call)})
+        self._pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="control")
+        self._server = grpc.server(self._pool, handlers=(handler,), options=[*_CHANNEL, ("grpc.so_reuseport", 0)])
+        try:
+            bound = self._server.add_insecure_port(f"unix:{address}")
+        except RuntimeError as error:
+            raise WireError(f"control address {address}: cannot be bound: {error}") from error
+        if not bound:
+            raise WireError(f"control address {address}: cannot be bound")
+        self._server.start()
+
+    def close(self, grace_seconds: float = 0.5) -> None:
+        """Stop answering; calls in flight get `grace_seconds`."""
+        self._server.stop(grace_seconds).wait()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def serve_ps(address: str, secret: bytes, ps_sync: Callable[[PsSync], PsReport]) -> ControlServer:
+    """A parameter server's control plane at the Unix socket `address`."""
+    return ControlServer(address, secret, _PS_SYNC, PsSync, ps_sync, threads=2)
+
+
+def serve_controller(address: str, secret: bytes, worker_sync: Callable[[WorkerSync], WorkerOrders]) -> ControlServer:
+    """The controller's control plane at the Unix socket `address`."""
+    return ControlServer(address, secret, _WORKER_SYNC, WorkerSync, worker_sync, threads=8)
+
+
+class _Stub:
+    """One peer, one method, a deadline on every call."""
+
+    def __init__(self, address: str, secret: bytes, method: str) -> None:
+        self._address, self._secret, self._method = address, secret, method
+        self._channel = grpc.insecure_channel(f"unix:{address}", options=_CHANNEL)
+        self._call = self._channel.unary_unary(method)
+
+    def call(self, request: object, reply: type[Reply], timeout_seconds: float) -> Reply:
+        body = to_json(request)
+        mac = proof(self._secret, self._method.encode(), body).hex()
+        metadata = ((_PROOF, mac), (_PROTOCOL, str(PROTOCOL)))
+        try:
+            answer = self._call(body, timeout=timeout_seconds, metadata=metadata)
+        except grpc.RpcError as error:
+            code, text = error.code(), error.details()
+            if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+                raise Refused(f"{self._method} refused: {text}") from None
+            if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION):
+                raise WireError(f"{self._method} not accepted: {text}") from None
+            raise Unreachable(f"{self._method} at {self._address}: {code.name.lower()}: {text}") from None
+        except ValueError as error:  # the channel was closed by another thread
+            raise Unreachable(f"{self._method} at {self._address}: {error}") from None
+        return from_json(reply, answer)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class PsStub:
+    """The controller's handle on one parameter server."""
+
+    def __init__(self, address: str, secret: bytes) -> None:
+        self._stub = _Stub(address, secret, _PS_SYNC)
+
+    def sync(self, request: PsSync, timeout_seconds: float) -> PsReport:
+        """Say what should be, hear what is.
+
+        Raises:
+            Refused: wrong secret, job or term. Unreachable: no answer in time. WireError: another protocol.
+        """
+        return self._stub.call(request, PsReport, timeout_seconds)
+
+    def close(self) -> None:
+        """Give the connection up."""
+        self._stub.close()
+
+
+class ControllerStub:
+    """A worker's handle on the controller."""
+
+    def __init__(self, address: str, secret: bytes) -> None:
+        self._stub = _Stub(address, secret, _WORKER_SYNC)
+
+    def worker_sync(self, request: WorkerSync, timeout_seconds: float) -> WorkerOrders:
+        """Report, and hear what to do.
+
+        Raises:
+            Refused: wrong secret, job or term. Unreachable: no answer in time. WireError: another protocol.
+        """
+        return self._stub.call(request, WorkerOrders, timeout_seconds)
+
+    def close(self) -> None:
+        """Give the connection up."""
+        self._stub.close()

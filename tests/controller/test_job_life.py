@@ -1,0 +1,140 @@
+"""Whole jobs on the simulated world: what happens when nothing goes wrong, and when one thing does."""
+
+from __future__ import annotations
+
+import pytest
+from controller_world import World, settings
+
+from trimtab.core.controller.state import Phase
+from trimtab.core.domain.intervals import IntervalSet
+from trimtab.core.domain.job import JobState
+
+
+def numbers(world: World) -> list[int]:
+    return sorted(number for grant in world.lent for number in range(grant.lo, grant.hi))
+
+
+def until(world: World, phase: Phase, rounds: int = 100) -> None:
+    for _ in range(rounds):
+        if world.state.phase is phase:
+            return
+        world.round()
+    raise AssertionError(f"never {phase}")
+
+
+def test_a_job_without_faults_lends_each_number_once_and_ends_on_a_complete_manifest() -> None:
+    world = World(settings(batches=500, metrics=True))
+    end = world.until_end()
+    assert end.state is JobState.FINISHED
+    assert world.state.manifest.complete(500)
+    assert numbers(world) == list(range(500))
+    assert world.state.losses.counted == IntervalSet.span(0, 500)
+    assert (world.state.outcome.auc, world.state.outcome.metrics) == (0.5, {"auc": 0.5})
+
+
+def test_without_held_out_rows_the_job_ends_after_training() -> None:
+    world = World(settings(evaluation_batches=0))
+    assert world.until_end().state is JobState.FINISHED
+    assert world.state.outcome.auc is None
+
+
+def test_metrics_that_never_come_do_not_keep_the_job() -> None:
+    world = World(settings(metrics=True))
+    until(world, Phase.METRICS)
+    for _ in range(30):
+        for worker in world.workers.values():
+            worker.finished += [grant.id for grant in worker.grants]  # done with, and no metrics to show
+            worker.grants = []
+        if world.ended:
+            break
+        world.round()
+    assert world.ended is not None
+    assert world.ended.state is JobState.FINISHED
+
+
+@pytest.mark.parametrize("role", ["ps", "worker"])
+def test_a_killed_pod_is_replaced_by_a_new_name_and_the_job_finishes(role: str) -> None:
+    world = World(settings(batches=200))
+    until(world, Phase.TRAINING)
+    world.round()
+    world.kill(f"{role}-0-t1-g1")
+    assert world.until_end().state is JobState.FINISHED
+    started = [pod.name for pod in world.cluster.started if pod.name.startswith(f"{role}-0-")]
+    assert started == [f"{role}-0-t1-g1", f"{role}-0-t1-g2"]
+
+
+def test_what_a_lost_ps_had_is_lent_again_and_nothing_else_once_a_checkpoint_is_there() -> None:
+    world = World(settings(batches=400, checkpoint_seconds=0.5))
+    until(world, Phase.TRAINING)
+    while len(world.state.manifest.applied()) < 40:
+        world.round()
+    closed = world.state.manifest.applied()
+    world.kill("ps-1-t1-g1")
+    world.until_end()
+    again = {number for number in numbers(world) if numbers(world).count(number) > 1}
+    assert again
+    assert not again & set(closed)
+
+
+def test_a_ps_that_dies_while_evaluating_is_restored_and_evaluation_goes_on() -> None:
+    world = World(settings(batches=20, evaluation_batches=200))
+    until(world, Phase.EVALUATING)
+    world.round()
+    world.kill("ps-0-t1-g1")
+    assert world.until_end().state is JobState.FINISHED
+    assert world.state.evaluation.done == IntervalSet.span(0, 200)
+
+
+def test_a_ps_that_dies_between_the_reports_and_the_copies_sends_the_job_back_to_training() -> None:
+    """Trace 4: reports say all is applied, then the process dies with its rows; only the manifest may end the job."""
+    world = World(settings(checkpoint_seconds=1e9))
+    until(world, Phase.CLOSING)
+    world.kill("ps-0-t1-g1")
+    until(world, Phase.TRAINING)
+    assert not world.state.manifest.complete(12)
+    assert world.until_end().state is JobState.FINISHED
+    assert world.state.manifest.complete(12)
+
+
+def test_a_worker_of_a_failed_place_is_given_up_with_a_reason_that_names_it() -> None:
+    world = World(settings(failures_in_row=3))
+    for _ in range(200):
+        world.tick(1.0)
+        for status in world.cluster.observe():
+            if status.role == "worker" and status.name.startswith("worker-1-") and not status.ended:
+                world.cluster.kill(status.name)
+        if world.ended:
+            break
+    assert world.ended is not None
+    assert world.ended.state is JobState.FAILED
+    assert world.ended.reason.startswith("worker-1-t1-g3 ended with exit code 137 (signal 9), the 3. failure in a row")
+
+
+def test_a_refused_pod_fails_the_job_at_once() -> None:
+    world = World(settings())
+    world.round()
+    world.cluster.kill("worker-0-t1-g1", 4)
+    world.tick()
+    assert world.ended is not None
+    assert "worker-0-t1-g1 ended with exit code 4 (it was refused" in world.ended.reason
+
+
+def test_a_silent_worker_loses_its_loans_and_then_its_place() -> None:
+    world = World(settings(batches=200, workers=1, hold_seconds=5.0, silence_seconds=30.0))
+    until(world, Phase.TRAINING)
+    world.round()
+    assert len(world.state.ledger.holds)
+    world.tick(6.0)
+    assert not len(world.state.ledger.holds)
+    world.tick(30.0)
+    assert "worker-0-t1-g1" not in world.state.pods
+
+
+def test_completed_stays_completed_when_the_pods_record_is_deleted() -> None:
+    """Case 6: an evicted pod is replaced under a new name, its own is never used again."""
+    world = World(settings(batches=100))
+    until(world, Phase.TRAINING)
+    world.cluster.evict("worker-0-t1-g1")
+    world.until_end()
+    names = [pod.name for pod in world.cluster.started]
+    assert len(names) == len(set(names))

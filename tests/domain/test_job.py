@@ -1,0 +1,87 @@
+"""A job's specification refuses what can be known to be wrong, in the words of the command line."""
+
+import math
+
+import pytest
+
+from trimtab.core.domain.job import BUILT_IN_MODELS, JobSpec, JobState, Mode, PlanChange
+from trimtab.core.domain.plan import Limits, Plan, RolePlan
+from trimtab.core.errors import BadInput
+
+BAD = [
+    ("--data", {"data": ""}),
+    ("--data", {"data": None}),
+    ("--epochs", {"epochs": 0}),
+    ("--epochs", {"epochs": 1.5}),
+    ("--epochs", {"epochs": True}),
+    ("--batch-size", {"batch_size": 0}),
+    ("--batch-size", {"batch_size": -5}),
+    ("--workers", {"workers": 0}),
+    ("--ps", {"ps": -1}),
+    ("--max-workers", {"limits": Limits(workers=0)}),
+    ("--max-ps", {"limits": Limits(ps=0)}),
+    ("--max-cpu", {"limits": Limits(cpu=0.0)}),
+    ("--max-cpu", {"limits": Limits(cpu=math.nan)}),
+    ("--max-memory", {"limits": Limits(memory_bytes=0)}),
+    ("--embedding-dim", {"embedding_dim": 0}),
+    ("--seed", {"seed": -1}),
+    ("--mode", {"mode": "automatic"}),
+    ("--model", {"model": "dlrn"}),
+    ("--model", {"model": "package.module"}),
+    ("--model", {"model": "module:function:more"}),
+    ("--model", {"model": "module:function\n"}),
+    ("--learning-rate", {"learning_rate": math.nan}),
+    ("--learning-rate", {"learning_rate": math.inf}),
+    ("--learning-rate", {"learning_rate": 0.0}),
+    ("--learning-rate", {"learning_rate": "0.1"}),
+    ("--job-name", {"job_name": ""}),
+    ("--job-name", {"job_name": "Train"}),
+    ("--job-name", {"job_name": "-a"}),
+    ("--job-name", {"job_name": "a b"}),
+    ("--job-name", {"job_name": "../a"}),
+    ("--job-name", {"job_name": "a\n"}),
+    ("--job-name", {"job_name": "a" * 51}),
+    ("--validation", {"validation": ""}),
+    ("--validation", {"validation": 1.0}),
+    ("--validation", {"validation": -0.1}),
+    ("--validation", {"validation": math.nan}),
+    ("orphan_grace_seconds", {"orphan_grace_seconds": 0.0}),
+]
+
+
+@pytest.mark.parametrize(("field", "given"), BAD, ids=lambda value: str(value)[:40])
+def test_what_cannot_be_right_names_field_and_remedy(field, given):
+    with pytest.raises(BadInput) as caught:
+        JobSpec(**{"data": "rows.csv", **given})
+    assert caught.value.field == field
+    assert caught.value.remedy
+    assert str(caught.value).startswith(field + ": ")
+
+
+def test_what_is_right_is_taken_as_it_is():
+    for model in (*BUILT_IN_MODELS, "my_models:build", "package.module:make_it"):
+        assert JobSpec(data="rows.csv", model=model).model == model
+    assert JobSpec(data="rows.csv", job_name="a" * 50).job_name == "a" * 50
+    assert JobSpec(data="rows.csv", validation=0).validation == 0
+    assert JobSpec(data="rows.csv", validation="other.csv").validation == "other.csv"
+
+
+def test_a_mode_may_be_its_word():
+    assert JobSpec(data="rows.csv", mode="fixed").mode is Mode.FIXED
+
+
+def test_a_job_dir_is_decided_without_changing_the_spec():
+    spec = JobSpec(data="rows.csv")
+    assert spec.with_job_dir("jobs/1").job_dir == "jobs/1"
+    assert spec.job_dir is None
+
+
+def test_states_are_their_words():
+    assert [state.value for state in JobState] == ["running", "finished", "stopped", "failed"]
+
+
+def test_a_plan_change_shows_time_plan_and_reason():
+    plan = Plan(RolePlan(1, 0.5, 2**30), RolePlan(2, 1.0, 2**30))
+    assert PlanChange(1.23456, plan, "cold default").as_dict() == {
+        "time": 1.235, "plan": plan.as_dict(), "reason": "cold default"
+    }  # fmt: skip
