@@ -17,11 +17,11 @@ UInt32s = npt.NDArray[np.uint32]
 
 _POLYNOMIAL = 0x82F63B78  # reversed
 _MASK_DELTA = np.uint32(0xA282EAD8)
-_PADDING = 8
+_PADDING = 32  # also what parsers of the data may look at beyond its end
 
 
 def padded(data: bytes | bytearray | memoryview) -> Bytes:
-    """`data` followed by the zero bytes that `crc32c_ranges` may read past the end."""
+    """`data` followed by the zero bytes that may be read past its end."""
     found = np.zeros(len(data) + _PADDING, np.uint8)
     found[: len(data)] = np.frombuffer(data, np.uint8)
     return found
@@ -38,9 +38,9 @@ def crc32c_ranges(data: Bytes, starts: Int64s, lengths: Int64s) -> UInt32s:
     for step in range(int(steps[0]) if len(steps) else 0):
         active = int(np.searchsorted(-steps, -step, side="left"))  # steps > step
         block = (words[at[:active] + 8 * step] ^ crc[:active]).view(np.uint8).reshape(active, 8)
-        found = tables[7][block[:, 0]]
+        found = np.take(tables[7], block[:, 0])
         for byte in range(1, 8):
-            found ^= tables[7 - byte][block[:, byte]]
+            found ^= np.take(tables[7 - byte], block[:, byte])
         crc[:active] = found
     rest = left - steps * 8
     tail = at + steps * 8

@@ -18,6 +18,7 @@ from trimtab.core.data.crc32c import Bytes
 from trimtab.core.data.keys import Int64s, UInt64s, splitmix64
 
 BYTES, FLOATS, INTEGERS = 1, 2, 3  # field numbers of the lists in a Feature
+_TOO_LONG = np.uint64(2**40)
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
@@ -80,7 +81,7 @@ class Feature:
 
 
 def parse_examples(data: Bytes, starts: Int64s, ends: Int64s) -> dict[str, Feature]:
-    """The features of the messages data[starts[i] : ends[i]], by name. `data` has at least 8 bytes after the last.
+    """The features of the messages data[starts[i] : ends[i]], by name. `data` is padded (`crc32c.padded`).
 
     Raises:
         Malformed: a message cannot be read, or holds a feature with a type that another has not.
@@ -126,16 +127,19 @@ def scan(data: Bytes, starts: Int64s, ends: Int64s, blame: Int64s | None = None)
     rounds: list[tuple[Int64s, ...]] = []
     while len(live):
         limit = ends[live]
-        tag, at = varints(data, cursor[live], limit)
+        tag, at = varints(data, cursor[live])
         wire = (tag & np.uint64(7)).astype(np.int64)
-        length, after = varints(data, at, limit)
-        start = np.where(wire == _LENGTH, after, at)
-        size = np.select(
-            [wire == _LENGTH, wire == _VARINT, wire == _FIXED32, wire == _FIXED64],
-            [np.minimum(length, np.uint64(2**40)).astype(np.int64), after - at, np.int64(4), np.int64(8)],
-            np.int64(2**40),
-        )
-        end = start + size
+        length, start = varints(data, at)
+        if (wire == _LENGTH).all():  # nearly always
+            end = start + np.minimum(length, _TOO_LONG).astype(np.int64)
+        else:
+            size = np.minimum(length, _TOO_LONG).astype(np.int64)
+            end = np.select(
+                [wire == _LENGTH, wire == _VARINT, wire == _FIXED32, wire == _FIXED64],
+                [start + size, start, at + 4, at + 8],
+                np.int64(_TOO_LONG),
+            )
+            start = np.where(wire == _LENGTH, start, at)
         bad = np.flatnonzero(end > limit)
         if len(bad):
             message = int(live[bad[0]])
@@ -150,22 +154,22 @@ def scan(data: Bytes, starts: Int64s, ends: Int64s, blame: Int64s | None = None)
     return Fields(*(np.concatenate(each) for each in zip(*rounds, strict=True)))
 
 
-def varints(data: Bytes, at: Int64s, limit: Int64s) -> tuple[UInt64s, Int64s]:
-    """The varint at each place and the place after it; beyond `limit` if it does not end before."""
-    byte = data[np.minimum(at, len(data) - 1)]
-    value = (byte & 127).astype(np.uint64)
+def varints(data: Bytes, at: Int64s) -> tuple[UInt64s, Int64s]:
+    """The varint at each place and the place after it; far beyond the data if it does not end within ten bytes."""
+    byte = data[at]
+    value = byte.astype(np.uint64)
     after = at + 1
     more = np.flatnonzero(byte > 127)
-    shift = 7
-    while len(more):
-        if shift > 63:
-            after[more] = limit[more] + 2**41
+    if len(more):
+        value[more] &= np.uint64(127)
+    for shift in range(7, 70, 7):
+        if not len(more):
             break
-        byte = data[np.minimum(after[more], len(data) - 1)]
+        byte = data[after[more]]
         value[more] |= (byte & 127).astype(np.uint64) << np.uint64(shift)
         after[more] += 1
         more = more[byte > 127]
-        shift += 7
+    after[more] += int(_TOO_LONG)
     return value, after
 
 

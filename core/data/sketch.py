@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from trimtab.core.data.keys import Int64s, UInt64s, splitmix64
 
+_STEP = 8192
 _KEPT = 1024  # smallest hashes kept: about 3 % error
 
 
@@ -19,10 +20,12 @@ class DistinctSketch:
     def add(self, keys: Int64s) -> None:
         """Sees more keys."""
         hashes = splitmix64(keys.ravel())
-        if len(self._smallest) == _KEPT:
-            hashes = hashes[hashes < self._smallest[-1]]
-        if len(hashes):
-            self._smallest = np.unique(np.concatenate([self._smallest, hashes]))[:_KEPT]
+        for at in range(0, len(hashes), _STEP):  # small steps: the first few already drop most of what follows
+            part = hashes[at : at + _STEP]
+            if len(self._smallest) == _KEPT:
+                part = part[part < self._smallest[-1]]
+            if len(part):
+                self._smallest = np.unique(np.concatenate([self._smallest, part]))[:_KEPT]
 
     def estimate(self) -> int:
         """The number of distinct keys seen."""

@@ -84,7 +84,7 @@ def frame(payload: Bytes, lengths: Int64s) -> bytes:
     starts = np.cumsum(lengths) - lengths
     head = np.zeros((len(lengths), 12), np.uint8)
     head[:, :8] = lengths.astype("<u8").view(np.uint8).reshape(-1, 8)
-    flat = np.concatenate([head[:, :8].ravel(), np.zeros(8, np.uint8)])
+    flat = padded(memoryview(head[:, :8].ravel()))
     eight = np.full(len(lengths), 8, np.int64)
     head[:, 8:] = _four(masked(crc32c_ranges(flat, np.arange(len(lengths)) * 8, eight)))
     tail = _four(masked(crc32c_ranges(payload, starts, lengths)))
@@ -132,7 +132,7 @@ def _pieces(file: SourceFile) -> Iterator[tuple[Bytes, Int64s, Int64s, int]]:
                 buffer = padded(data)
                 first, last = np.array(starts, np.int64), np.array(ends, np.int64)
                 _verify(file, buffer, first, last, base)
-                yield buffer[: used + 8], first, last, base
+                yield buffer, first, last, base
             rest = data[used:]
             base += used
             if len(rest) >= 12 and not _length_ok(rest[:12]):

@@ -257,5 +257,5 @@ def _apply(group: _Group, places: Int64s, start: int, end: int, gradients: Float
     else:
         update_kernels.adam(
             places, start, end, gradients, rows, group.counters, dim, np.float32(rate),
-            np.float32(optimizer.beta_1), np.float32(optimizer.beta_2), np.float32(optimizer.epsilon),
+            optimizer.beta_1, optimizer.beta_2, np.float32(optimizer.epsilon),
         )  # fmt: skip

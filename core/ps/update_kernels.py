@@ -50,21 +50,22 @@ def adagrad(places, start, end, gradients, rows, dim, rate, epsilon):
             rows[place, j] -= rate * g / math.sqrt(a + epsilon)
 
 
-@njit("void(int64[::1], int64, int64, float32[:,::1], float32[:,::1], uint32[:,::1], int64, float32, float32, float32,"
+@njit("void(int64[::1], int64, int64, float32[:,::1], float32[:,::1], uint32[:,::1], int64, float32, float64, float64,"
       " float32)", cache=True, nogil=True, error_model="numpy")  # fmt: skip
 def adam(places, start, end, gradients, rows, counters, dim, rate, beta_1, beta_2, epsilon):
     """Keras 3's Adam with the row's own step count; `counters` is `rows` seen as uint32.
 
-    All in float32 as Keras does it: 1 - 0.999^t would differ by 1e-5 of itself in double precision.
+    Rounded where Keras rounds: 1 - 0.999^t from float32 powers, 1 - beta from the exact beta. Elsewhere in double
+    precision either would be off by 1e-5 of itself.
     """
     one = np.float32(1.0)
-    one_minus_1, one_minus_2 = one - beta_1, one - beta_2
+    one_minus_1, one_minus_2 = np.float32(1.0 - beta_1), np.float32(1.0 - beta_2)
     for i in range(start, end):
         place = places[i]
         t = counters[place, 3 * dim] + np.uint32(1)
         counters[place, 3 * dim] = t
-        power_1 = np.float32(np.float64(beta_1) ** np.float64(t))
-        power_2 = np.float32(np.float64(beta_2) ** np.float64(t))
+        power_1 = np.float32(np.float64(np.float32(beta_1)) ** np.float64(t))
+        power_2 = np.float32(np.float64(np.float32(beta_2)) ** np.float64(t))
         alpha = rate * math.sqrt(one - power_2) / (one - power_1)
         for j in range(dim):
             g = gradients[i - start, j]

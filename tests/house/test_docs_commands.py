@@ -1,0 +1,135 @@
+"""Every command that the pages show is run: here, or by a step that is named and found where it should be.
+
+A command is a line of a fenced block marked `sh`. The cheap ones run always; those that train run in the slow suite, and
+`make` is run by the checks around pytest, because pytest itself stands inside of it.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from trimtab.core import cli
+
+# Command → the file and the text in it that runs this command.
+RUN_ELSEWHERE = {
+    "make train": (".ci/run", 'make_train "$name" PYTHON="$python" SAMPLE_ROWS="$SMOKE_ROWS"'),
+    "make train DATA=path/to/rows.parquet": (".ci/run", 'make_train "python-$main_version" DATA='),
+    "make test": (".ci/run", "TRIMTAB_REQUIRE=$REQUIRE make test"),
+    "make lint": ("Makefile", "test: lint"),
+}
+TRIMTAB = ".venv/bin/trimtab "
+
+
+def blocks(repository, language):
+    pages = [repository / "README.md", repository / "CONTRIBUTING.md", *sorted((repository / "docs").glob("*.md"))]
+    for page in pages:
+        for block in re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
+            yield page.name, block
+
+
+def commands(repository):
+    """Each shown command once, in the order of the pages."""
+    lines = [line.strip() for _, block in blocks(repository, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    return list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
+
+
+def shown(repository, start):
+    return [command for command in commands(repository) if command.startswith(TRIMTAB + start)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("reader")
+
+
+def run(command, place):
+    """The command as shown, with this interpreter's trimtab."""
+    arguments = shlex.split(command.removeprefix(TRIMTAB))
+    found = subprocess.run(
+        [sys.executable, "-m", "trimtab.core.cli", *arguments], cwd=place, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_every_shown_command_is_run_somewhere(repository):
+    found = commands(repository)
+    assert len(found) > 6
+    here = {*shown(repository, "data "), *shown(repository, "train ")}
+    assert [command for command in found if command not in here and command not in RUN_ELSEWHERE] == []
+    for command, (file, text) in RUN_ELSEWHERE.items():
+        assert command in found, f"{command}: no page shows it any more"
+        assert text in (repository / file).read_text(encoding="utf-8"), f"{command}: {file} does not run it"
+
+
+def test_every_block_has_a_language(repository):
+    """A command in an unmarked block would escape the check above."""
+    pages = [repository / "README.md", repository / "CONTRIBUTING.md", *sorted((repository / "docs").glob("*.md"))]
+    for page in pages:
+        fences = re.findall(r"^```(.*)$", page.read_text(encoding="utf-8"), re.M)
+        assert all(fences[::2]), f"{page.name}: mark each block with its language"
+
+
+def test_options_that_pages_name_exist(repository):
+    known = {name for command in (cli.train, cli.sample, cli.describe) for option in command.params for name in option.opts}
+    for page in (repository / "README.md", repository / "docs" / "run_on_one_machine.md"):
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
+        assert named <= known, page.name
+
+
+def test_data_commands_do_what_the_page_says(repository, place):
+    for command in shown(repository, "data "):
+        assert run(command, place).strip()
+    assert (place / "rows.parquet").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_train_commands_finish_with_every_batch_applied_once(repository, place):
+    for command in shown(repository, "data sample"):
+        run(command, place)
+    for command in shown(repository, "train "):
+        out = run(command, place)
+        if "--json" in command:
+            result = json.loads(out)
+            assert result["state"] == "finished"
+            assert result["batches_applied"] == result["batches_expected"] > 0
+            assert result["batches_duplicated"] == 0
+            continue
+        words = [line.split() for line in out.splitlines()]
+        counts = {line[1]: line[2] for line in words if line[:1] == ["batches"]}
+        assert counts["applied"] == counts["expected"] != "0" and counts["repeated"] == "0"
+
+
+@pytest.mark.slow
+def test_the_shown_program_runs(repository, place):
+    for command in shown(repository, "data sample"):
+        run(command, place)
+    programs = [block for _, block in blocks(repository, "python") if "trimtab.train(" in block]
+    assert programs
+    for at, program in enumerate(programs):
+        (place / f"program_{at}.py").write_text(program)
+        found = subprocess.run(
+            [sys.executable, f"program_{at}.py"], cwd=place, capture_output=True, text=True, env=os.environ
+        )
+        assert found.returncode == 0, found.stderr
+        _, applied, expected = found.stdout.split()
+        assert applied == expected
+
+
+def test_links_between_pages_lead_somewhere(repository):
+    pages = [repository / "README.md", repository / "CONTRIBUTING.md", *sorted((repository / "docs").glob("*.md"))]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            if "://" in target:
+                continue
+            name, _, anchor = target.partition("#")
+            found = (page.parent / name).resolve() if name else page
+            assert found.exists(), f"{page.name}: {target}"
+            if anchor:
+                heads = re.findall(r"^#+ (.*)$", found.read_text(encoding="utf-8"), re.M)
+                assert anchor in {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}, target
