@@ -35,13 +35,13 @@ def drive_copies(draft: Draft) -> None:
 
 
 def hear_copies(draft: Draft, said: PsSaid) -> None:
-    """Keep a parameter server's answer to the running round."""
+    """Keep a parameter server's answer to the running round; whether its copies may count is decided at the merge."""
     state, written = draft.state, said.report.copies
     running = state.round
     if running is None or written is None or written.id != running.id or said.pod not in state.pods:
         return
     process = said.report.process
-    if process in running.results or process not in state.ledger.tenures:
+    if process in running.results:
         return
     if written.error:
         draft.note("copy_failed", f"{said.pod} could not write its copies: {written.error}", pod=said.pod)

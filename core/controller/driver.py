@@ -125,6 +125,7 @@ class Driver:
         self._broken: Exception | None = None
         self._over = False
         self._next_tick = self._next_progress = ports.clock.now()
+        self._shown: Phase | None = None
         self._message = "starting"
         self._manifests: list[str] = []
 
@@ -134,27 +135,36 @@ class Driver:
         Raises:
             Interrupted: on KeyboardInterrupt or when `stop` is set, after the state was stored as stopped.
         """
-        interrupted = False
         server: Server | None = None
         try:
             server = self._ports.serve(self._answer)
             while not self._over:
                 self._turn()
         except KeyboardInterrupt:
-            interrupted = True
+            self._halt(StopRequested("interrupted"))
+        except Exception as error:
+            self._halt(DriverFailed(f"the controller met an error of its own: {type(error).__name__}: {error}"))
+            raise
         finally:
-            if not self._over:
-                self._halt("interrupted" if interrupted else "the controller met an error of its own")
-            interrupted = self._end_pods() or interrupted
-            if server is not None:
-                server.close()
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            for line in self._lines.values():
-                line.close()
+            self._close(server)
         self._show(force=True)
-        if interrupted or self.state.document.state is JobState.STOPPED:
+        if self.state.document.state is JobState.STOPPED:
             raise Interrupted(self.state.document.reason or "interrupted")
         return self.state
+
+    def _close(self, server: Server | None) -> None:
+        """End every pod, also when the caller loses patience meanwhile, then all that this process has opened."""
+        while True:
+            try:
+                self._ports.cluster.close()
+                break
+            except KeyboardInterrupt:
+                log.info("the pods are being ended already")
+        for line in self._lines.values():
+            line.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        if server is not None:
+            server.close()
 
     def _turn(self) -> None:
         """One round of the loop: queued actions, then, when it is time, a look at everything."""
@@ -305,30 +315,21 @@ class Driver:
         self._message = action.reason or "finished"
         self._ports.events.append("end", action.reason or "the job is finished", state=str(action.state))
 
-    def _halt(self, reason: str) -> None:
-        """End the job from outside the loop, as far as that still can be written down."""
-        ended = StopRequested(reason) if self._broken is None and reason == "interrupted" else DriverFailed(reason)
+    def _halt(self, ended: StopRequested | DriverFailed) -> None:
+        """End the job from outside the loop, and write that down."""
+        if self._over:
+            return
         self._feed(ended)
         for action in tuple(self._queue):
             if isinstance(action, FinishJob):
                 self._finish(action)
 
-    def _end_pods(self) -> bool:
-        """End every pod, also when the caller loses patience meanwhile; returns whether it did."""
-        impatient = False
-        while True:
-            try:
-                self._ports.cluster.close()
-                return impatient
-            except KeyboardInterrupt:
-                impatient = True
-
     def _show(self, force: bool = False) -> None:
         now = self._ports.clock.now()
-        if now < self._next_progress and not force:
-            return
-        self._next_progress = now + PROGRESS_SECONDS
         state = self.state
+        if now < self._next_progress and state.phase is self._shown and not force:
+            return
+        self._next_progress, self._shown = now + PROGRESS_SECONDS, state.phase
         trained = state.phase in (Phase.EVALUATING, Phase.SCORING, Phase.METRICS)
         done = state.settings.batches if trained else len(state.ledger.applied)
         if state.phase is Phase.OVER:

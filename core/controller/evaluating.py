@@ -12,10 +12,8 @@ from dataclasses import replace
 from trimtab.core.controller.actions import ComputeScores
 from trimtab.core.controller.inputs import ScoresReady
 from trimtab.core.controller.pods import end_job
-from trimtab.core.controller.state import Draft, Outcome, Phase
+from trimtab.core.controller.state import MOST_METRIC_TRIES, Draft, Outcome, Phase
 from trimtab.core.domain.job import JobState
-
-MOST_METRIC_TRIES = 3
 
 
 def drive_evaluation(draft: Draft) -> None:

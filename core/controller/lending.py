@@ -13,7 +13,7 @@ from trimtab.core.controller.actions import AnswerWorker, KeepScores, RefuseWork
 from trimtab.core.controller.holds import MOST_SHARDS, Hold, Holds, shard_size
 from trimtab.core.controller.inputs import WorkerSaid
 from trimtab.core.controller.pods import end_job
-from trimtab.core.controller.state import Draft, Phase, Pod
+from trimtab.core.controller.state import MOST_METRIC_TRIES, Draft, Phase, Pod, State
 from trimtab.core.domain.intervals import IntervalSet
 from trimtab.core.domain.job import JobState
 from trimtab.core.wire.messages import EVALUATE, METRICS, TRAIN, Grant, WorkerOrders, WorkerSync
@@ -109,7 +109,7 @@ def _lend(draft: Draft, name: str) -> Hold | None:
         return hold
     if state.phase is Phase.EVALUATING:
         hold = _next(draft, name, EVALUATE, state.evaluation.todo)
-    elif state.phase is Phase.METRICS and not len(state.evaluation.holds) and state.outcome.metrics is None:
+    elif state.phase is Phase.METRICS and _metrics_wanted(state):
         hold = Hold(state.next_id, METRICS, 0, state.settings.evaluation_batches, name, draft.now)
         draft.state = replace(state, next_id=state.next_id + 1, metric_tries=state.metric_tries + 1)
     else:
@@ -119,6 +119,13 @@ def _lend(draft: Draft, name: str) -> Hold | None:
         holds: Holds = evaluation.holds.give(hold)
         draft.state = replace(draft.state, evaluation=replace(evaluation, holds=holds))
     return hold
+
+
+def _metrics_wanted(state: State) -> bool:
+    """Whether somebody should compute the compiled metrics: one worker at a time, and only so often."""
+    return (
+        state.outcome.metrics is None and not len(state.evaluation.holds) and state.metric_tries < MOST_METRIC_TRIES
+    )
 
 
 def _next(draft: Draft, name: str, kind: str, todo: IntervalSet) -> Hold | None:

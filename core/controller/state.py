@@ -18,6 +18,7 @@ from trimtab.core.ps.manifest import Manifest
 from trimtab.core.wire.messages import BatchLoss, CopiesWritten, PsReport
 
 RATE_WINDOW_SECONDS = 10.0
+MOST_METRIC_TRIES = 3  # then the job is finished without the model's own metrics
 
 
 class Phase(StrEnum):

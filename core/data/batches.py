@@ -105,12 +105,12 @@ class BatchReader:
 def aligned(*wanted: tuple[tuple[int, ...], Any]) -> list[npt.NDArray[Any]]:
     """Uninitialised arrays of the given shapes and types, each 64-byte aligned, in one fresh allocation."""
     sizes = [int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in wanted]
-    room = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
+    room = [(size // ALIGNMENT + 1) * ALIGNMENT for size in sizes]
     arena = np.empty(sum(room) + ALIGNMENT, np.uint8)
     at = -arena.ctypes.data % ALIGNMENT
-    found = []
-    for (shape, kind), size, step in zip(wanted, sizes, room, strict=True):
-        found.append(arena[at : at + size].view(kind).reshape(shape))
+    found: list[npt.NDArray[Any]] = []
+    for (shape, kind), step in zip(wanted, room, strict=True):
+        found.append(np.ndarray(shape, kind, arena, at))  # a view, at this very address also when it is empty
         at += step
     return found
 

@@ -20,6 +20,7 @@ from trimtab.core.data.raw import flattened, floats, labels, raw_keys, weights
 from trimtab.core.data.sketch import DistinctSketch, Moments
 
 Float32s = npt.NDArray[np.float32]
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass
@@ -65,10 +66,11 @@ class Converter:
         columns, rows = self.columns, table.num_rows
         label = labels(table.column(columns.label), columns.label)
         weight = None if columns.weight is None else weights(table.column(columns.weight), columns.weight)
-        dense = np.empty((rows, len(columns.dense)), np.float32)
+        # Filled column by column, so kept that way until the rows are copied into their block.
+        dense = np.empty((rows, len(columns.dense)), np.float32, order="F")
         for at, column in enumerate(columns.dense):
             dense[:, at] = self._dense(table.column(column.name), column.name, column.transform)
-        keys = np.empty((rows, len(columns.single)), np.int64)
+        keys = np.empty((rows, len(columns.single)), np.int64, order="F")
         for at, single in enumerate(columns.single):
             keys[:, at] = self._keys(table.column(single.name), single)
         multi = {column.name: self._lists(table.column(column.name), column) for column in columns.multi}
@@ -79,19 +81,20 @@ class Converter:
     def _dense(self, array: Any, name: str, transform: str) -> npt.NDArray[np.float64]:
         values = floats(array, name)
         missing = ~np.isfinite(values)
+        # Beyond float32 there is only infinity, which must not reach a model.
+        np.clip(values, -_LARGEST, _LARGEST, out=values)
         self._missed(name, int(missing.sum()))
         if transform == "standard":
             moments = self.counts.moments.setdefault(name, Moments())
             moments.add(values[~missing])
             # Stored relative to a value near the mean: float32 keeps the digits that matter (timestamps, prices).
-            values = values - moments.shift
+            values = np.clip(values - moments.shift, -_LARGEST, _LARGEST)
             values[missing] = np.nan
             return values
         values = np.where(missing, 0.0, values)
         if transform == "log1p":
             return np.log1p(np.maximum(values, 0.0))
-        # Beyond float32 there is only infinity, which must not reach a model.
-        return np.clip(values, np.finfo(np.float32).min, np.finfo(np.float32).max)
+        return values
 
     def _keys(self, array: Any, column: CategoricalColumn) -> Int64s:
         keys, missing = raw_keys(array, column)

@@ -21,6 +21,7 @@ from trimtab.core.data.store import BLOCK_ROWS, ROWS_FILE, Metadata
 from trimtab.core.errors import BadInput
 
 Float32s = npt.NDArray[np.float32]
+Float64s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -149,11 +150,8 @@ class Dataset:
         if self._affine is not None:
             scale, offset, standard = self._affine
             dense = target.dense[: len(rows)]
-            dense *= scale
-            dense += offset
-            part = dense[:, standard]
-            part[np.isnan(part)] = 0.0
-            dense[:, standard] = part
+            part = dense[:, standard] * scale + offset
+            dense[:, standard] = np.where(np.isnan(part), 0.0, part)
 
     def _gather(self, block: int, local: Int64s, target: Rows, at: slice) -> None:
         """Consecutive places of the target from one block; `mode="clip"` lets numpy write without a buffer."""
@@ -212,15 +210,15 @@ class Dataset:
             self._mapped.madvise(mmap.MADV_WILLNEED, start, min(view.nbytes, len(self._mapped) - start))
 
 
-def _affine(stored: Metadata, wanted: Metadata) -> tuple[Float32s, Float32s, Int64s] | None:
-    """Scale and offset per dense column that turn stored values into standardised ones; None: nothing to do."""
+def _affine(stored: Metadata, wanted: Metadata) -> tuple[Float64s, Float64s, Int64s] | None:
+    """Scale and offset that turn stored values into standardised ones, and of which columns; None: of none."""
     dense = stored.columns.dense
     standard = np.array([at for at, column in enumerate(dense) if column.transform == "standard"], np.int64)
     if not len(standard):
         return None
-    scale, offset = np.ones(len(dense), np.float32), np.zeros(len(dense), np.float32)
-    for at in standard:
-        name = dense[int(at)].name
+    scale, offset = np.ones(len(standard)), np.zeros(len(standard))
+    for at, column in enumerate(standard):
+        name = dense[int(column)].name
         shift = stored.standard.get(name, (0.0, 0.0, 1.0))[0]
         _, mean, deviation = wanted.standard.get(name, (0.0, 0.0, 1.0))
         scale[at], offset[at] = 1.0 / deviation, (shift - mean) / deviation

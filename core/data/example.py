@@ -89,18 +89,11 @@ def parse_examples(data: Bytes, starts: Int64s, ends: Int64s) -> dict[str, Featu
     features = _only(scan(data, starts, ends), 1)
     entries = _nested(data, features)
     record = entries.owner
-    parts = scan(data, entries.start, entries.end, record)
-    names, values = _last(parts, 1, len(record)), _last(parts, 2, len(record))
-    bad = np.flatnonzero((names.owner < 0) | (values.owner < 0))
-    if len(bad):
-        raise Malformed(int(record[bad[0]]), "has a feature without name or value")
-    lists = scan(data, values.start, values.end, record)
-    lists = lists.take(np.flatnonzero((lists.number >= BYTES) & (lists.number <= INTEGERS)))
-    hashes = _name_hashes(data, names.start, names.end)
-    _, first, column = np.unique(hashes, return_index=True, return_inverse=True)
+    name_start, name_end, items, kinds = _contents(data, entries)
+    _, first, column = np.unique(_name_hashes(data, name_start, name_end), return_index=True, return_inverse=True)
     found: dict[str, Feature] = {}
     for kind in (BYTES, FLOATS, INTEGERS):
-        owner, values_of = _values(data, lists.take(np.flatnonzero(lists.number == kind)), kind, record)
+        owner, values_of = _values(data, items.take(np.flatnonzero(kinds == kind)), kind, record)
         columns = column[owner].astype(np.int64)
         order = np.argsort(columns * len(starts) + record[owner], kind="stable")
         edges = np.searchsorted(columns[order], np.arange(len(first) + 1))
@@ -108,12 +101,52 @@ def parse_examples(data: Bytes, starts: Int64s, ends: Int64s) -> dict[str, Featu
             places = order[edges[at] : edges[at + 1]]
             if not len(places):
                 continue
-            name = data[names.start[example] : names.end[example]].tobytes().decode("utf-8", "replace")
+            name = data[name_start[example] : name_end[example]].tobytes().decode("utf-8", "replace")
             if name in found:
                 raise Malformed(int(record[owner[places[0]]]), f"has feature {name} with another type than before")
             counts = np.bincount(record[owner[places]], minlength=len(starts)).astype(np.int64)
             found[name] = Feature(kind, counts, values_of.take(pa.array(places)))
     return found
+
+
+def _contents(data: Bytes, entries: Fields) -> tuple[Int64s, Int64s, Fields, Int64s]:
+    """Names and values of map entries: each name's start and end, items owned by entries, and each item's kind.
+
+    Nearly all entries have one shape (name, then a list with one short item), in which every byte's place is known
+    from the lengths; only the others are scanned.
+    """
+    start, end = entries.start, entries.end
+    at = start + 2 + data[start + 1]  # where the value begins if the name is a short one
+    at = np.minimum(at, end)
+    plain = (
+        (data[start] == 0x0A) & (data[start + 1] < 128) & (end - at >= 6) & (end - at < 128)
+        & (data[at] == 0x12) & (data[at + 1] == end - at - 2)
+        & ((data[at + 2] == 0x0A) | (data[at + 2] == 0x12) | (data[at + 2] == 0x1A)) & (data[at + 3] == end - at - 4)
+        & (data[at + 4] == 0x0A) & (data[at + 5] == end - at - 6)
+    )  # fmt: skip
+    owner = np.flatnonzero(plain)
+    kinds = (data[at[owner] + 2] >> 3).astype(np.int64)
+    ones = np.ones(len(owner), np.int64)
+    items = Fields(owner, ones, ones * _LENGTH, at[owner] + 6, end[owner])
+    name_start, name_end = start + 2, at
+    rest = np.flatnonzero(~plain)
+    if not len(rest):
+        return name_start, name_end, items, kinds
+    record = entries.owner[rest]
+    parts = scan(data, start[rest], end[rest], record)
+    names, values = _last(parts, 1, len(rest)), _last(parts, 2, len(rest))
+    bad = np.flatnonzero((names.owner < 0) | (values.owner < 0))
+    if len(bad):
+        raise Malformed(int(record[bad[0]]), "has a feature without name or value")
+    name_start[rest], name_end[rest] = names.start, names.end
+    lists = scan(data, values.start, values.end, record)
+    lists = lists.take(np.flatnonzero((lists.number >= BYTES) & (lists.number <= INTEGERS) & (lists.wire == _LENGTH)))
+    found = scan(data, lists.start, lists.end, record[lists.owner])
+    found = found.take(np.flatnonzero(found.number == 1))
+    found = found.take(np.argsort(found.owner, kind="stable"))
+    more = Fields(rest[lists.owner[found.owner]], found.number, found.wire, found.start, found.end)
+    together = [np.concatenate([getattr(items, key), getattr(more, key)]) for key in Fields.__annotations__]
+    return name_start, name_end, Fields(*together), np.concatenate([kinds, lists.number[found.owner]])
 
 
 def scan(data: Bytes, starts: Int64s, ends: Int64s, blame: Int64s | None = None) -> Fields:
@@ -206,12 +239,9 @@ def _name_hashes(data: Bytes, starts: Int64s, ends: Int64s) -> UInt64s:
     return found
 
 
-def _values(data: Bytes, lists: Fields, kind: int, record: Int64s) -> tuple[Int64s, Any]:
-    """Owner (map entry) and value of everything in lists of one kind, in order within each owner."""
-    items = scan(data, lists.start, lists.end, record[lists.owner])
-    items = items.take(np.flatnonzero(items.number == 1))
-    items = items.take(np.argsort(items.owner, kind="stable"))
-    owner = lists.owner[items.owner]
+def _values(data: Bytes, items: Fields, kind: int, record: Int64s) -> tuple[Int64s, Any]:
+    """Owner (map entry) and value of everything in items of one kind, in order within each owner."""
+    owner = items.owner
     if kind == BYTES:
         return owner, _binary(data, items.start, items.end)
     size = items.end - items.start
@@ -222,6 +252,9 @@ def _values(data: Bytes, lists: Fields, kind: int, record: Int64s) -> tuple[Int6
         first = np.repeat(items.start, counts) + 4 * _within(counts)
         words = np.ndarray((len(data) - 3,), "<f4", buffer=data, strides=(1,))
         return np.repeat(owner, counts), pa.array(words[first])
+    bad = np.flatnonzero((size > 0) & (data[items.end - 1] > 127))
+    if len(bad):
+        raise Malformed(int(record[owner[bad[0]]]), "has a damaged list of whole numbers")
     flat = _bytes_of(data, items.start, size)
     last = flat < 128  # of each varint
     group = np.cumsum(last) - last

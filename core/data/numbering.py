@@ -9,7 +9,7 @@ Frozen rules (golden tests). Blocks are `BLOCK_ROWS` consecutive rows. *Held out
 splitmix64(row, seed) among the rows of its block, plus a half, over the block's rows; it is held out when its draw is
 below the fraction. A rank rather than the bare hash makes the number of held-out rows of every block known without
 hashing. *Shuffle*: each epoch orders the blocks, and the training rows within each block, by splitmix64 under a key of
-(seed, epoch). Splitmix64 is a bijection, so there are no ties and any sort gives the same order.
+(seed, epoch); within a block by its upper 48 bits, then by row. Splitmix64 is a bijection: no other ties exist.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from trimtab.core.data.store import BLOCK_ROWS
 from trimtab.core.errors import BadInput
 
 _SPLIT, _BLOCKS, _ROWS = 1, 2, 3  # purposes of a derived key
+_PLACE = np.uint64(0xFFFF)
 _T = TypeVar("_T")
 _KEPT = 4  # orders of blocks' rows that are remembered: successive batches share one or two
 
@@ -40,7 +41,7 @@ class Numbering:
         rows: rows of the dataset. batch_size: rows per batch.
         epochs: passes over the training rows. seed: decides split and shuffle.
         validation: fraction held out; 0.0 when none is, or other rows are used for it.
-        block_rows: rows per block; smaller only in tests.
+        block_rows: rows per block, at most `BLOCK_ROWS`; smaller only in tests.
 
     Raises:
         BadInput: a value out of range, a batch larger than the training rows, no training or no held-out rows.
@@ -179,7 +180,12 @@ class Numbering:
         rows = self._numbers(block)
         if self._held(block):
             rows = rows[~self._split(block)]
-        return rows[np.argsort(_under(mix(self.seed, _ROWS, epoch), rows))]
+        hashes = _under(mix(self.seed, _ROWS, epoch), rows)
+        # Hash and place in one word: a plain sort is four times as fast as an argsort.
+        hashes &= ~_PLACE
+        hashes |= np.arange(len(rows), dtype=np.uint64)
+        hashes.sort()
+        return rows[(hashes & _PLACE).astype(np.int64)]
 
     def _epoch(self, epoch: int) -> tuple[Int64s, Int64s]:
         """Order of the blocks in an epoch, and where each one's rows end in it."""

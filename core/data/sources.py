@@ -112,8 +112,8 @@ def _paths(system: Any, path: str, source: str, field: str) -> list[str]:
         return [path]
     below = [each for each in sorted(system.find(path)) if not _hidden(each, path)]
     found = [each for each in below if _by_extension(each)]
-    if not found:  # part-00000 and the like: names that say nothing, so the contents must
-        found = [each for each in below if "." not in each.rsplit("/", 1)[-1]]
+    if not found:  # part-00000, day_0.gz and the like: names that say nothing, so the contents must
+        found = [each for each in below if "." not in each.rsplit("/", 1)[-1].removesuffix(".gz")]
     if not found:
         raise DataError(field, source, f"the directory has no data files; it should have {_KINDS}")
     return found

@@ -24,6 +24,7 @@ from trimtab.core.errors import BadInput, TrimtabError
 
 VERSION = 1  # of the cached form; another version is converted anew
 BLOCK_ROWS = 65_536
+_TILE = 512
 ROWS_FILE, METADATA_FILE = "rows.arrow", "metadata.json"
 
 
@@ -112,7 +113,10 @@ class BlockWriter:
             source, target = slice(at, at + take), slice(self._used, self._used + take)
             self._label[target] = rows.label[source]
             self._dense[target] = rows.dense[source]
-            self._keys[target] = rows.keys[source]
+            for first in range(at, at + take, _TILE):  # a transposition: tile by tile, or each line is fetched often
+                tile = slice(first, min(first + _TILE, at + take))
+                place = slice(self._used + first - at, self._used + tile.stop - at)
+                self._keys[place] = rows.keys[tile]
             for name, ids in rows.multi.items():
                 self._multi[name][target] = ids[source]
             if self._weight is not None and rows.weight is not None:

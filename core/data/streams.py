@@ -16,6 +16,7 @@ from trimtab.core.data.sources import SourceFile
 from trimtab.core.errors import DataError
 
 _CHUNK = 2**20
+_LARGEST = 16 * 2**20  # one read of a file that is not compressed
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -56,7 +57,7 @@ class ByteStream:
         wanted = size if size is not None and size >= 0 else 2**63
         parts: list[bytes] = []
         while wanted > 0:
-            part = self._some(min(wanted, 2 * _CHUNK))
+            part = self._some(wanted if self._inflate is None else min(wanted, 2 * _CHUNK))
             if not part:
                 break
             parts.append(part)
@@ -76,9 +77,9 @@ class ByteStream:
     ) -> None:
         self.close()
 
-    def _fetch(self) -> bytes:
+    def _fetch(self, size: int = _CHUNK) -> bytes:
         try:
-            return self._raw.read(_CHUNK)
+            return self._raw.read(size)
         except (OSError, ValueError) as error:
             place = f"{self.file.name}: byte {self.raw_offset}"
             raise DataError(place, str(error), "cannot be read further; check the disk or network") from None
@@ -86,9 +87,10 @@ class ByteStream:
     def _some(self, most: int) -> bytes:
         """At least one and at most `most` bytes; none at the end."""
         if self._inflate is None:
-            if not self._waiting:
-                self._waiting = self._fetch()
-            part, self._waiting = self._waiting[:most], self._waiting[most:]
+            if self._waiting:
+                part, self._waiting = self._waiting[:most], self._waiting[most:]
+            else:
+                part = self._fetch(min(most, _LARGEST))
             self.raw_offset += len(part)
             return part
         while True:

@@ -58,8 +58,10 @@ class TextReader:
         try:
             table = pacsv.read_csv(pa.BufferReader(head), *_options(self.layout, False), options)
         except pa.ArrowInvalid as error:
-            self._explain(self.files[0], None, error)
-        if table.num_rows == 0:
+            if _has_rows(self.files[0], self.layout):
+                self._explain(self.files[0], None, error)
+            table = None
+        if table is None or table.num_rows == 0:
             raise DataError(self.files[0].name, "0 rows", "the file has no rows; give a file with rows")
         return table.slice(0, SAMPLE_ROWS)
 
@@ -83,7 +85,7 @@ class TextReader:
                         row += batch.num_rows
                         report((done + stream.raw_offset) / max(1, total))
                 except pa.ArrowInvalid as error:
-                    if row or "Empty CSV" not in str(error):
+                    if row or _has_rows(file, layout):  # a part with nothing but a header is no fault
                         self._explain(file, columns, error)
             done += file.size
 
@@ -143,6 +145,10 @@ def layout_of(file: SourceFile) -> Layout:
         if name in names[:at]:
             raise DataError(f"{file.name}: row {skip}", name, "is in the header twice; give each column its own name")
     return Layout(names, delimiter, skip)
+
+
+def _has_rows(file: SourceFile, layout: Layout) -> bool:
+    return any(line for line in head_of(file, _HEAD).splitlines()[layout.skip :])
 
 
 def _options(layout: Layout, threads: bool) -> tuple[Any, Any]:

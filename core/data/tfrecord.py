@@ -24,7 +24,8 @@ from trimtab.core.errors import DataError
 
 _PIECE = 8 * 2**20
 _SAMPLE = 2000  # records looked at for detection
-_AT_ONCE = 2048  # messages parsed together: their arrays stay in the cache
+_SAMPLE_BYTES = 8 * 2**20
+_AT_ONCE = 4096  # messages parsed together
 
 
 class TFRecordReader:
@@ -38,7 +39,7 @@ class TFRecordReader:
     def sample(self) -> Any:
         """The first rows with every feature that occurs in them: scalars where no row has more than one value."""
         for file in self.files:
-            for data, starts, ends, base in _pieces(file):
+            for data, starts, ends, base in _pieces(file, _SAMPLE_BYTES):
                 starts, ends = starts[:_SAMPLE], ends[:_SAMPLE]
                 features = _parsed(file, data, starts, ends, base)
                 arrays = {
@@ -55,7 +56,7 @@ class TFRecordReader:
         done = 0
         for file in self.files:
             row = 0
-            for data, all_starts, all_ends, base in _pieces(file):
+            for data, all_starts, all_ends, base in _pieces(file, _PIECE):
                 for at in range(0, len(all_starts), _AT_ONCE):
                     starts, ends = all_starts[at : at + _AT_ONCE], all_ends[at : at + _AT_ONCE]
                     features = _parsed(file, data, starts, ends, base)
@@ -120,12 +121,12 @@ def _parsed(file: SourceFile, data: Bytes, starts: Int64s, ends: Int64s, base: i
         raise DataError(place, f"the record {error}", remedy) from None
 
 
-def _pieces(file: SourceFile) -> Iterator[tuple[Bytes, Int64s, Int64s, int]]:
+def _pieces(file: SourceFile, piece: int) -> Iterator[tuple[Bytes, Int64s, Int64s, int]]:
     """Buffers of whole records: bytes, where the records' data start and end, and the buffer's offset in the stream."""
     with ByteStream(file) as stream:
         base, rest = 0, b""
         while True:
-            more = stream.read(_PIECE)
+            more = stream.read(piece)
             data = rest + more
             starts, ends, used = _walk(data)
             if starts:

@@ -7,7 +7,7 @@ running the ids' function once on inputs whose values are their own coordinates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,8 +26,14 @@ class Pick:
     start: int
     length: int
     source: Source
-    columns: slice | np.ndarray
+    columns: np.ndarray
     by_row: bool
+    index: slice | np.ndarray = field(init=False)  # the columns, as a slice where they are neighbours
+
+    def __post_init__(self) -> None:
+        first, count = int(self.columns[0]), len(self.columns)
+        neighbours = (self.columns == np.arange(first, first + count)).all()
+        object.__setattr__(self, "index", slice(first, first + count) if neighbours else self.columns)
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class DirectIds:
         for picks in self.groups:
             ids = np.empty(picks[-1].start + picks[-1].length, np.int64)
             for pick in picks:
-                chosen = pick.source.of(batch)[:, pick.columns]
+                chosen = pick.source.of(batch)[:, pick.index]
                 if not pick.by_row:
                     chosen = chosen.T
                 np.copyto(ids[pick.start : pick.start + pick.length].reshape(chosen.shape), chosen)
@@ -103,18 +109,11 @@ def _joined(picks: list[Pick]) -> tuple[Pick, ...]:
     """Neighbours that take one column each of the same source as one pick; runs of columns as slices."""
     joined: list[Pick] = []
     for pick in picks:
-        single = isinstance(pick.columns, np.ndarray) and len(pick.columns) == 1
+        single = len(pick.columns) == 1
         last = joined[-1] if joined else None
         if single and last is not None and not last.by_row and last.source == pick.source:
-            columns = np.concatenate([np.atleast_1d(last.columns), pick.columns])
+            columns = np.concatenate([last.columns, pick.columns])
             joined[-1] = Pick(last.start, last.length + pick.length, pick.source, columns, by_row=False)
         else:
             joined.append(Pick(pick.start, pick.length, pick.source, pick.columns, by_row=not single))
-    return tuple(
-        Pick(pick.start, pick.length, pick.source, _as_slice(np.asarray(pick.columns)), pick.by_row) for pick in joined
-    )
-
-
-def _as_slice(columns: np.ndarray) -> slice | np.ndarray:
-    first, count = int(columns[0]), len(columns)
-    return slice(first, first + count) if (columns == np.arange(first, first + count)).all() else columns
+    return tuple(joined)

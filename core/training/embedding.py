@@ -19,6 +19,7 @@ from keras.src.models.functional import Functional  # has no public name; only t
 from trimtab.core.data.columns import MISSING_KEY
 from trimtab.core.domain.model_spec import InitializerSpec
 from trimtab.core.errors import ModelError
+from trimtab.core.training.faults import user_error
 from trimtab.core.training.rules import FIELD, initializer_spec
 
 
@@ -115,7 +116,7 @@ def swap_embeddings(model: Any, lookups: Lookups) -> Any:
     except ModelError:
         raise
     except Exception as error:  # Keras raises whatever the layer at fault raises
-        raise ModelError(FIELD, model.name, f"its graph cannot be rebuilt: {first_line(error)}") from error
+        raise user_error(model.name, error, "rebuilding its graph fails") from error
     names: set[str] = set()
     for layer in clone._flatten_layers():
         if isinstance(layer, keras.layers.Embedding):
@@ -128,13 +129,6 @@ def swap_embeddings(model: Any, lookups: Lookups) -> Any:
                 raise ModelError(FIELD, f"layer '{layer.name}'", "two Embedding layers have this name: rename one")
             names.add(layer.name)
     return clone
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text that says something, with its type, for a one-line message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _rebuilt(model: Any, inputs: Any, outputs: Any, replace: Callable[[Any], Any]) -> Any:

@@ -1,8 +1,8 @@
 """What a traced graph needs and does, read off its operations.
 
-Two questions save work in every step. Which inputs does a result depend on at all (an unused one is never copied in)?
-And are a look-up's ids only *moved* from input columns to their places? Then NumPy can pick them straight from the
-batch and TensorFlow need not run for it.
+Two questions save work in every step. Which inputs does a result depend on at all? Another one need not be fed. And
+are a look-up's ids only *moved* from input columns to their places? Then NumPy can pick them straight from the batch
+and TensorFlow need not run for it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,6 @@ def reached(tensors: Iterable[Any]) -> set[str]:
             todo += [tensor.op for tensor in op.inputs]
             todo += list(op.control_inputs)
     return names
-
-
-def used_inputs(concrete: Any) -> list[bool]:
-    """For each explicit input of a concrete function, whether an output depends on its values or shape."""
-    names = reached(concrete.outputs)
-    explicit = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
-    return [tensor.op.name in names for tensor in explicit]
 
 
 def only_moves(tensor: Any) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ import keras
 from trimtab.core.data.columns import Columns
 from trimtab.core.domain.job import BUILT_IN_MODELS, JobSpec
 from trimtab.core.errors import ModelError
-from trimtab.core.training.embedding import first_line, unallocated_embeddings
+from trimtab.core.training.embedding import unallocated_embeddings
+from trimtab.core.training.faults import user_error
 from trimtab.core.training.models import build_built_in
 from trimtab.core.training.rules import FIELD, with_learning_rate
 
@@ -49,12 +49,6 @@ def load_model(name: str, columns: Columns, spec: JobSpec) -> Any:
     if spec.learning_rate is not None and getattr(model, "optimizer", None) is not None:
         model.optimizer = with_learning_rate(model.optimizer, spec.learning_rate)
     return model
-
-
-def user_error(name: str, error: BaseException, what: str) -> ModelError:
-    """An exception of the user's code as one line: what failed, his file and line, the error's own first line."""
-    place = _place_in_user_code(error)
-    return ModelError(FIELD, name, f"{what}{f' at {place}' if place else ''}: {first_line(error)}")
 
 
 def _from_user(name: str, columns: Columns) -> Any:
@@ -97,16 +91,3 @@ def _arguments(name: str, function: Callable[..., Any], columns: Columns) -> dic
         if key != "columns" and not optional:
             raise ModelError(FIELD, name, f"parameter '{key}' needs a default: only 'columns' is given, if asked for")
     return {"columns": columns} if "columns" in parameters else {}
-
-
-def _place_in_user_code(error: BaseException) -> str:
-    """file:line of the innermost frame that is neither an installed package nor this one; "" if there is none."""
-    own = str(Path(__file__).resolve().parent)
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = str(Path(frame.filename).resolve())
-        foreign = "site-packages" in path or path.startswith((sys.base_prefix, own)) or frame.filename[0] == "<"
-        if not foreign:
-            return f"{Path(frame.filename).name}:{frame.lineno}"
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{Path(error.filename).name}:{error.lineno}"
-    return ""

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from trimtab.core.errors import ModelError
-from trimtab.core.training.embedding import first_line
+from trimtab.core.training.faults import first_line
 from trimtab.core.training.rules import FIELD
 
 _PER_BATCH = ("sum_over_batch_size", "mean")  # Keras divides by the batch's rows

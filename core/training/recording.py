@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from trimtab.core.errors import ModelError
-from trimtab.core.training.embedding import ElasticEmbedding, Lookups, first_line
+from trimtab.core.training.embedding import ElasticEmbedding, Lookups
+from trimtab.core.training.faults import user_error
 from trimtab.core.training.graph import only_moves, reached
 from trimtab.core.training.inputs import Binding, Source
 from trimtab.core.training.rules import FIELD
@@ -45,6 +46,7 @@ class Recording:
         order: places in `calls`, sorted by (dim, first call of the layer): the order of positions.
         ids: concrete function from the sources to the ids of each dim, flat int64, in `order`.
         only_moves: whether the ids are mere copies of input columns.
+        used: for each source, whether the model computes with it beyond looking up its ids.
         changing: for each non-trainable variable, whether a training call changes it.
         output_shape: of the model's output.
     """
@@ -53,6 +55,7 @@ class Recording:
     order: tuple[int, ...]
     ids: Any
     only_moves: bool
+    used: tuple[bool, ...]
     changing: tuple[bool, ...]
     output_shape: tuple[int | None, ...]
 
@@ -81,10 +84,12 @@ def record(
     def dry_run(*arrays: Any) -> list[Any]:
         constants = [tf.constant(variable.numpy()) for variable in model.non_trainable_variables]
         with lookups.answered_by(answer):
-            output, after = model.stateless_call(
-                [tf.zeros(variable.shape, variable.dtype) for variable in model.trainable_variables],
-                constants, [binding.cut(arrays[binding.source]) for binding in bindings], training=True,
+            output, after, losses = model.stateless_call(
+                [tf.zeros(variable.shape, variable.dtype) for variable in model.trainable_variables], constants,
+                [binding.cut(arrays[binding.source]) for binding in bindings], training=True, return_losses=True,
             )  # fmt: skip
+        needed = reached([output, *(loss for loss in losses if tf.is_tensor(loss))])
+        notes["used"] = tuple(array.op.name in needed for array in arrays)
         notes["changing"] = tuple(new is not old for new, old in zip(after, constants, strict=True))
         notes["output"] = tuple(output.shape)
         notes["order"] = _order(calls)
@@ -100,13 +105,13 @@ def record(
     except ModelError:
         raise
     except Exception as error:  # a user's layer may raise anything
-        raise ModelError(FIELD, model.name, f"calling it fails: {first_line(error)}") from error
+        raise user_error(model.name, error, "calling it fails") from error
     _check_variables(concrete, model, notes["changing"])
     if calls and {row.op.name for row in rows} & reached(recorded):
         raise ModelError(FIELD, model.name, "ids of an Embedding may not depend on the output of another one")
     return Recording(
-        tuple(calls), notes["order"], concrete, all(only_moves(one) for one in recorded), notes["changing"],
-        notes["output"],
+        tuple(calls), notes["order"], concrete, all(only_moves(one) for one in recorded), notes["used"],
+        notes["changing"], notes["output"],
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ flat tensor (`stateless_call`, no assignments), gradients taken with respect to 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +20,11 @@ from trimtab.core.domain.model_spec import DENSE_BLOCK
 from trimtab.core.errors import ModelError
 from trimtab.core.training.direct import direct_ids
 from trimtab.core.training.elastic import ElasticModel, FlatVariables
-from trimtab.core.training.embedding import first_line
-from trimtab.core.training.graph import used_inputs
+from trimtab.core.training.faults import user_error
+from trimtab.core.training.inputs import Source
 from trimtab.core.training.losses import check_per_row
 from trimtab.core.training.rules import FIELD
-from trimtab.core.training.runtime import aligned_zeros, as_tensor, configure_tensorflow
+from trimtab.core.training.runtime import as_tensor, configure_tensorflow
 
 if TYPE_CHECKING:
     from trimtab.core.data.batches import Batch
@@ -70,11 +70,9 @@ class TrainStep:
         self.batch_size = batch_size
         self.seed = seed
         self._direct = direct_ids(model.recording, model.sources, batch_size)
+        self._fed = [source for source, used in zip(model.sources, model.recording.used, strict=True) if used]
         self._train = self._traced(self._train_graph, training=True)
         self._score = self._traced(self._score_graph, training=False)
-        self._train_unused = self._placeholders(self._train)
-        self._score_unused = self._placeholders(self._score)
-        self._ids_unused = self._placeholders(model.recording.ids)
         self._rate = _learning_rate(model.compiled.optimizer)
 
     # ---- what a worker calls
@@ -85,7 +83,7 @@ class TrainStep:
             return self._direct.of(batch)
         if not self.model.groups:
             return []
-        return [np.asarray(ids) for ids in self.model.recording.ids(*self._sources(batch, self._ids_unused))]
+        return [np.asarray(ids) for ids in self.model.recording.ids(*self._arrays(batch, self.model.sources))]
 
     def train(
         self,
@@ -106,7 +104,7 @@ class TrainStep:
         weights = batch.weight
         if self.model.loss.scales_weights and batch.rows != self.batch_size:
             weights = weights * np.float32(self.batch_size / batch.rows)
-        tensors = self._sources(batch, self._train_unused)
+        tensors = self._arrays(batch, self._fed)
         tensors += [as_tensor(tf, batch.label), as_tensor(tf, weights)]
         if self.model.seeds:
             tensors.append(tf.constant(self._draw_seeds(batch.number)))
@@ -131,9 +129,11 @@ class TrainStep:
         dense: np.ndarray,
         state: np.ndarray | None = None,
     ) -> np.ndarray:
-        """One number per row of `batch`, float32 [batch_size]: a probability if the loss works on logits, else the
-        model's output as it is."""
-        tensors = self._sources(batch, self._score_unused) + self._tables(rows, places, dense, state)
+        """One number per row of `batch`, float32 [batch_size].
+
+        It is a probability if the loss works on logits (by a sigmoid here), else the model's output as it is.
+        """
+        tensors = self._arrays(batch, self._fed) + self._tables(rows, places, dense, state)
         return np.asarray(self._score(*tensors)[0])
 
     def learning_rate(self, number: int) -> float:
@@ -142,6 +142,21 @@ class TrainStep:
 
     def metrics(self, scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict[str, float]:
         """The user's compiled metrics over merged scores [n]; those that are not one finite number are left out."""
+        values = {name: np.asarray(value) for name, value in self._computed(scores, labels, weights).items()}
+        return {name: float(value) for name, value in values.items() if value.shape == () and np.isfinite(value)}
+
+    def metric_names(self, scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> list[str]:
+        """Names of the compiled metrics, which Keras only knows once it has seen some scores.
+
+        Raises:
+            ModelError: when they cannot be computed.
+        """
+        try:
+            return list(self._computed(scores, labels, weights))
+        except Exception as error:  # a user's metric may raise anything
+            raise user_error(self.model.compiled.name, error, "its metrics fail") from error
+
+    def _computed(self, scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
         output = scores.astype(np.float32)
         if self.model.loss.from_logits:  # metrics see what the model gives, as in Keras
             inside = np.clip(output.astype(np.float64), 1e-7, 1 - 1e-7)
@@ -149,16 +164,16 @@ class TrainStep:
         shape = (-1,) if len(self.model.recording.output_shape) == 1 else (-1, 1)
         compiled = self.model.compiled
         compiled.reset_metrics()
-        found = compiled.compute_metrics(None, labels.reshape(shape), output.reshape(shape), weights)
+        arrays = [tf.constant(array) for array in (labels.reshape(shape), output.reshape(shape), weights)]
+        found = compiled.compute_metrics(None, *arrays)
         compiled.reset_metrics()
-        values = {name: np.asarray(value) for name, value in found.items() if name != "loss"}
-        return {name: float(value) for name, value in values.items() if value.shape == () and np.isfinite(value)}
+        return {name: value for name, value in found.items() if name != "loss"}
 
     # ---- the graphs
 
     def _traced(self, graph: Callable[..., Any], training: bool) -> Any:
         model, spec = self.model, tf.TensorSpec
-        signature = [spec([self.batch_size, source.width], source.dtype) for source in model.sources]
+        signature = [spec([self.batch_size, source.width], source.dtype) for source in self._fed]
         if training:
             signature += [spec([self.batch_size]), spec([self.batch_size])]
             if model.seeds:
@@ -172,19 +187,19 @@ class TrainStep:
             raise
         except Exception as error:  # a user's layer or loss may raise anything
             what = "training step" if training else "evaluation"
-            raise ModelError(FIELD, model.compiled.name, f"its {what} fails: {first_line(error)}") from error
+            raise user_error(model.compiled.name, error, f"its {what} fails") from error
 
     def _train_graph(self, *tensors: Any) -> list[Any]:
         model = self.model
         todo = list(tensors)
-        sources = [todo.pop(0) for _ in model.sources]
+        fed = [todo.pop(0) for _ in self._fed]
         labels, weights = todo.pop(0), todo.pop(0)
         seeds = todo.pop(0) if model.seeds else None
         rows, places, dense, state = self._unpacked(todo)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             gathered = [tf.gather(*pair) for pair in zip(rows, places, strict=True)]
             tape.watch([*gathered, *dense])
-            output, after, losses = self._run(sources, gathered, dense, state, seeds, training=True)
+            output, after, losses = self._run(fed, gathered, dense, state, seeds, training=True)
             check_per_row(model.loss, labels, output)
             loss = model.loss(labels, output, weights)
             if losses:
@@ -201,15 +216,15 @@ class TrainStep:
 
     def _score_graph(self, *tensors: Any) -> list[Any]:
         todo = list(tensors)
-        sources = [todo.pop(0) for _ in self.model.sources]
+        fed = [todo.pop(0) for _ in self._fed]
         rows, places, dense, state = self._unpacked(todo)
         gathered = [tf.gather(*pair) for pair in zip(rows, places, strict=True)]
-        output, _, _ = self._run(sources, gathered, dense, state, None, training=False)
+        output, _, _ = self._run(fed, gathered, dense, state, None, training=False)
         scores = tf.reshape(tf.cast(output, tf.float32), [-1])
         return [tf.sigmoid(scores) if self.model.loss.from_logits else scores]
 
     def _run(
-        self, sources: list[Any], gathered: list[Any], dense: list[Any], state: list[Any], seeds: Any, training: bool
+        self, fed: list[Any], gathered: list[Any], dense: list[Any], state: list[Any], seeds: Any, training: bool
     ) -> tuple[Any, list[Any], list[Any]]:
         """The model's output, its non-trainable variables afterwards and its extra losses."""
         model = self.model
@@ -219,6 +234,11 @@ class TrainStep:
             frozen[place] = value
         for at, place in enumerate(model.seeds if seeds is not None else ()):
             frozen[place] = tf.cast(seeds[at], frozen[place].dtype)
+        given = iter(fed)
+        sources = [
+            next(given) if used else tf.zeros([self.batch_size, source.width], source.dtype)
+            for source, used in zip(model.sources, model.recording.used, strict=True)
+        ]
         inputs = [binding.cut(sources[binding.source]) for binding in model.bindings]
         looked_up = self._looked_up(gathered)
         calls = iter(range(len(looked_up)))
@@ -254,19 +274,8 @@ class TrainStep:
 
     # ---- feeding them
 
-    def _placeholders(self, concrete: Any) -> list[Any]:
-        """For each source None, or the zeros to pass where the function does not use it."""
-        used = used_inputs(concrete)
-        return [
-            None if use else tf.zeros([self.batch_size, source.width], source.dtype)
-            for use, source in zip(used, self.model.sources, strict=False)
-        ]
-
-    def _sources(self, batch: Batch, unused: list[Any]) -> list[Any]:
-        return [
-            as_tensor(tf, source.of(batch)) if zeros is None else zeros
-            for source, zeros in zip(self.model.sources, unused, strict=True)
-        ]
+    def _arrays(self, batch: Batch, sources: Sequence[Source]) -> list[Any]:
+        return [as_tensor(tf, source.of(batch)) for source in sources]
 
     def _tables(
         self, rows: list[np.ndarray], places: list[np.ndarray], dense: np.ndarray, state: np.ndarray | None
@@ -277,11 +286,6 @@ class TrainStep:
     def _draw_seeds(self, number: int) -> np.ndarray:
         count = 2 * len(self.model.seeds)
         return np.random.SeedSequence((self.seed, number)).generate_state(count).astype(np.int64).reshape(-1, 2)
-
-
-def empty_flat(flat: FlatVariables) -> np.ndarray:
-    """Zeros of a flat vector's size, in memory that TensorFlow can share."""
-    return aligned_zeros((flat.blocks * DENSE_BLOCK,))
 
 
 def _cut(vector: Any, flat: FlatVariables) -> list[Any]:

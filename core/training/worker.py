@@ -30,6 +30,7 @@ from trimtab.core.training.elastic import ElasticModel
 from trimtab.core.training.feed import Feed, Task
 from trimtab.core.training.load import load_model
 from trimtab.core.training.planner import BatchPlanner
+from trimtab.core.training.runtime import configure_tensorflow
 from trimtab.core.training.step import TrainStep
 from trimtab.core.wire.encode import read_json
 from trimtab.core.wire.handshake import new_process_id
@@ -145,12 +146,13 @@ def work(config: WorkerConfig, secret: bytes, spec: JobSpec, model: ModelSpec, c
     clients: list[PsClient] = []
     feed = Feed(config, process, secret, lambda routing: clients[0].update(routing), clock)
     signal.signal(signal.SIGTERM, lambda *_: feed.stopping.set())
+    configure_tensorflow(config.threads)
     try:
         dataset = Dataset.open(Path(config.dataset))
         other = Dataset.open(Path(config.validation_dataset)) if config.validation_dataset else None
         elastic = ElasticModel(load_model(spec.model, dataset.columns, spec), dataset.columns, spec.batch_size)
-        if elastic.fingerprint() != model.fingerprint:
-            raise CorruptCopy(f"the model has changed since the job began ({elastic.fingerprint()}, {model.fingerprint})")
+        if (found := elastic.fingerprint()) != model.fingerprint:
+            raise CorruptCopy(f"the model has changed since the job began: {found} is not {model.fingerprint}")
         step = TrainStep(elastic, spec.batch_size, spec.seed, config.threads)
     except TrimtabError as error:
         log.error("cannot start: %s", error)

@@ -326,4 +326,9 @@ class World:
             if self.ended is not None:
                 return self.ended
             self.round()
-        raise AssertionError(f"no end after {rounds} rounds: {self.state.phase}, to do {self.state.ledger.todo}")
+        state = self.state
+        raise AssertionError(
+            f"no end after {rounds} rounds: {state.phase}, to do {state.ledger.todo}, held {state.ledger.holds.by_id}, "
+            f"settling {state.ledger.settling}, served {state.ledger.served}, committing {state.committing}, "
+            f"pods {list(state.pods.values())}, round {state.round}"
+        )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from controller_world import World, settings
 
+from trimtab.core.controller.inputs import WorkerSaid
 from trimtab.core.controller.state import Phase
-from trimtab.core.domain.intervals import IntervalSet
+from trimtab.core.domain.intervals import EMPTY, IntervalSet
 from trimtab.core.domain.job import JobState
+from trimtab.core.wire.messages import CopiesWritten
 
 
 def numbers(world: World) -> list[int]:
@@ -138,3 +142,116 @@ def test_completed_stays_completed_when_the_pods_record_is_deleted() -> None:
     world.until_end()
     names = [pod.name for pod in world.cluster.started]
     assert len(names) == len(set(names))
+
+
+def test_data_shards_of_a_lost_answer_are_said_again() -> None:
+    world = World(settings(batches=200, workers=1))
+    until(world, Phase.TRAINING)
+    (worker,) = world.workers.values()
+    lost = [grant.id for grant in worker.grants]
+    assert len(lost) == 2
+    worker.grants.clear()  # as if the answer had never come
+    worker.seen.clear()
+    world.call(worker)
+    world.deliver_call()
+    assert [grant.id for grant in world.answers.pop()[1].grants] == lost
+    assert len(world.state.ledger.holds) == 2
+
+
+def test_a_lost_or_doubled_call_counts_nothing_twice() -> None:
+    world = World(settings(batches=200, workers=1))
+    until(world, Phase.TRAINING)
+    world.round()
+    (worker,) = world.workers.values()
+    for _ in range(5):
+        worker.work(world)
+    world.call(worker)
+    world.deliver_call(again=True)
+    counted = world.state.losses
+    world.deliver_call()
+    assert world.state.losses == counted
+    assert counted.all_rows == 8 * len(counted.counted) > 0
+
+
+def test_a_worker_that_gets_nothing_done_is_replaced() -> None:
+    world = World(settings(batches=200, workers=1, stall_seconds=20.0))
+    until(world, Phase.TRAINING)
+    world.round()
+    (worker,) = world.workers.values()
+    for _ in range(30):  # it is heard of, and does nothing
+        world.tick(1.0)
+        while world.requests:
+            world.deliver_request()
+        while world.reports:
+            world.deliver_report()
+        world.call(worker)
+        world.deliver_call()
+    assert "worker-0-t1-g1" not in world.state.pods
+    assert world.until_end().state is JobState.FINISHED
+
+
+def test_a_workers_failure_and_a_servers_error_end_the_job_by_name() -> None:
+    world = World(settings())
+    until(world, Phase.TRAINING)
+    (first, *_) = world.workers.values()
+    world.feed(WorkerSaid(replace(first.message(1), failure="your layer raised ValueError: bad shape")))
+    assert world.ended is not None
+    assert world.ended.reason == f"{first.pod}: your layer raised ValueError: bad shape"
+    world = World(settings())
+    until(world, Phase.TRAINING)
+    world.tick()
+    world.deliver_request()
+    said = world.reports.pop()
+    world.feed(replace(said, report=replace(said.report, error="memory is full")))
+    assert world.ended is not None
+    assert world.ended.reason == f"{said.pod}: memory is full"
+
+
+def test_copies_that_cannot_be_written_fail_the_job_after_a_few_rounds() -> None:
+    world = World(settings(checkpoint_seconds=1e9))
+    until(world, Phase.CLOSING)
+    for _ in range(100):
+        world.tick()
+        while world.requests:
+            world.deliver_request()
+        for said in world.reports:
+            copies = said.report.copies
+            if copies is not None:
+                copies = CopiesWritten(copies.id, error="No space left on device")
+            world.feed(replace(said, report=replace(said.report, copies=copies)))
+        world.reports.clear()
+        while world.commits:
+            world.commit()
+        if world.ended:
+            break
+    assert world.ended is not None
+    assert world.ended.state is JobState.FAILED
+    assert "final checkpoint could not be written, 5 times: No space left on device" in world.ended.reason
+
+
+def test_a_lost_ps_begins_a_new_tenure_and_the_others_keep_theirs() -> None:
+    world = World(settings(batches=200))
+    until(world, Phase.TRAINING)
+    world.kill("ps-0-t1-g1")
+    world.tick()
+    assert not world.state.ledger.served  # nothing is lent on the word of a dead process
+    assert world.state.ledger.todo == EMPTY
+    until_routing = 0
+    while world.state.document.routing.version == 1 and until_routing < 50:
+        world.round()
+        until_routing += 1
+    routing = world.state.document.routing
+    assert routing.version == 2
+    assert set(zip(routing.owner, routing.since, strict=True)) == {(0, 2), (1, 1)}
+
+
+def test_a_process_that_was_restarted_unseen_is_another_one() -> None:
+    world = World(settings(batches=200))
+    until(world, Phase.TRAINING)
+    world.tick()
+    world.deliver_request()
+    said = world.reports.pop()
+    world.feed(replace(said, report=replace(said.report, process="somebody else")))
+    assert said.pod not in world.state.pods
+    assert not world.state.ledger.served
+    assert world.until_end().state is JobState.FINISHED

@@ -61,3 +61,13 @@ def test_all_breaks_are_noticed(house):
             path.unlink(missing_ok=True)
     broken = {name for name, state in found.items() if state == "BROKEN"}
     assert {start for start in BREAKS if not any(name.startswith(start) for name in broken)} == set()
+
+
+def test_every_room_has_a_floor(repository):
+    """A room that no floor names would be free to import anything."""
+    text = (repository / ".importlinter").read_text(encoding="utf-8")
+    floors = text.split("layers =\n", 1)[1].split("\n\n", 1)[0]
+    named = set(floors.replace("|", " ").replace(":", " ").split())
+    core = [path for path in (repository / "core").iterdir() if not path.name.startswith("__")]
+    rooms = {f"trimtab.core.{path.stem}" for path in core if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert rooms <= named

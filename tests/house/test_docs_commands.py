@@ -1,7 +1,7 @@
 """Every command that the pages show is run: here, or by a step that is named and found where it should be.
 
-A command is a line of a fenced block marked `sh`. The cheap ones run always; those that train run in the slow suite, and
-`make` is run by the checks around pytest, because pytest itself stands inside of it.
+A command is a line of a fenced block marked `sh`. The cheap ones run always; those that train run in the slow suite,
+and `make` is run by the checks around pytest, because pytest itself stands inside of it.
 """
 
 import json
@@ -76,7 +76,8 @@ def test_every_block_has_a_language(repository):
 
 
 def test_options_that_pages_name_exist(repository):
-    known = {name for command in (cli.train, cli.sample, cli.describe) for option in command.params for name in option.opts}
+    options = [option for command in (cli.train, cli.sample, cli.describe) for option in command.params]
+    known = {name for option in options for name in option.opts}
     for page in (repository / "README.md", repository / "docs" / "run_on_one_machine.md"):
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
         assert named <= known, page.name

@@ -6,6 +6,7 @@ columns become the mean of their ids' rows; the padding of short lists counts fo
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,8 +71,10 @@ class Features:
 
 
 def layer_name(prefix: str, column: str) -> str:
-    """A Keras layer name for a column: any text is a column's name, but '/' separates scopes in Keras."""
-    return f"{prefix}_{re.sub('/', '|', column)}"
+    """A layer's name for a column: TensorFlow allows few characters; a column that has others gets a hash as well."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", column)
+    told_apart = "" if plain == column else f"_{hashlib.sha256(column.encode()).hexdigest()[:8]}"
+    return f"{prefix}_{plain}{told_apart}"
 
 
 def stack(inputs: Any, units: tuple[int, ...], name: str) -> Any:
