@@ -1,6 +1,6 @@
 """How a categorical value becomes a 64-bit key.
 
-A key decides which embedding row a value trains, so the rules here are frozen (docs/formats.md, golden tests): the
+A key decides which embedding row a value trains, so the rules here are frozen (docs/data.md, golden tests): the
 same value gives the same key in every file format, process and release. Whole numbers and hexadecimal ids are used as
 they are, because hashing them would only add collisions; text is hashed by BLAKE2b, which any language can repeat in
 one line. One key, the smallest int64, is reserved for a missing value; a genuine value that equals it is moved to

@@ -73,7 +73,10 @@ class ElasticEmbedding(keras.layers.Layer):  # type: ignore[misc]
         """Where a real id stands; None without `mask_zero`."""
         if not self.mask_zero:
             return None
-        return tf.logical_and(tf.not_equal(inputs, 0), tf.not_equal(tf.cast(inputs, tf.int64), MISSING_KEY))
+        real = keras.ops.not_equal(inputs, 0)
+        if keras.backend.standardize_dtype(inputs.dtype) != "int64":  # cannot hold the padding's key
+            return real
+        return keras.ops.logical_and(real, keras.ops.not_equal(inputs, MISSING_KEY))
 
     def call(self, inputs: Any) -> Any:
         """Rows of `inputs`, float [..., dim]."""

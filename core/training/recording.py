@@ -72,6 +72,7 @@ def record(
     recorded: list[Any] = []
     rows: list[Any] = []
     notes: dict[str, Any] = {}
+    frozen = [variable.numpy() for variable in model.non_trainable_variables]
 
     def answer(layer: ElasticEmbedding, ids: Any) -> Any:
         if ids.shape.rank is None or not ids.shape.is_fully_defined():
@@ -82,7 +83,7 @@ def record(
         return rows[-1]
 
     def dry_run(*arrays: Any) -> list[Any]:
-        constants = [tf.constant(variable.numpy()) for variable in model.non_trainable_variables]
+        constants = [tf.constant(value) for value in frozen]
         with lookups.answered_by(answer):
             output, after, losses = model.stateless_call(
                 [tf.zeros(variable.shape, variable.dtype) for variable in model.trainable_variables], constants,

@@ -71,6 +71,7 @@ class TrainStep:
         self.seed = seed
         self._direct = direct_ids(model.recording, model.sources, batch_size)
         self._fed = [source for source, used in zip(model.sources, model.recording.used, strict=True) if used]
+        self._frozen = [variable.numpy() for variable in model.model.non_trainable_variables]
         self._train = self._traced(self._train_graph, training=True)
         self._score = self._traced(self._score_graph, training=False)
         self._rate = _learning_rate(model.compiled.optimizer)
@@ -229,7 +230,7 @@ class TrainStep:
         """The model's output, its non-trainable variables afterwards and its extra losses."""
         model = self.model
         weights = _cut(dense[0], model.trainable) if dense else []
-        frozen = [tf.constant(variable.numpy()) for variable in model.model.non_trainable_variables]
+        frozen = [tf.constant(value) for value in self._frozen]
         for place, value in zip(model.state_places, _cut(state[0], model.state) if state else [], strict=True):
             frozen[place] = value
         for at, place in enumerate(model.seeds if seeds is not None else ()):

@@ -12,7 +12,7 @@ from trimtab.core.ps import client
 from trimtab.core.training import worker
 from trimtab.core.wire import frames, sockets
 
-PUSHES_BEFORE = 25
+PUSHES_BEFORE = 20
 
 
 def main():

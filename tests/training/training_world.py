@@ -163,11 +163,19 @@ def _plain_twin(keras: Any, model: Any) -> Any:
     twin = keras.models.clone_model(
         keras.Model(model.inputs, model.outputs, name=model.name), clone_function=copied, recursive=True
     )
-    weights = {variable.path: variable for variable in twin.weights}
-    for variable in model.weights:
-        if "seed_generator" not in variable.path:
-            weights[variable.path].assign(variable)
+    mine, theirs = (_weights_outside_embeddings(keras, one) for one in (model, twin))
+    for variable, copy in zip(mine, theirs, strict=True):
+        copy.assign(variable)
+    for layer in twin.layers:
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()  # it computes with what it derived from its variables
     return twin
+
+
+def _weights_outside_embeddings(keras: Any, model: Any) -> list[Any]:
+    embeddings = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
+    left_out = {id(variable) for layer in embeddings for variable in layer.weights}
+    return [one for one in model.weights if id(one) not in left_out and "seed_generator" not in one.path]
 
 
 def bundles(batch: Batch) -> dict[str, np.ndarray]:
