@@ -33,7 +33,7 @@ from trimtab.core.controller.actions import (
     SendPs,
     SetPods,
 )
-from trimtab.core.controller.events import EventLog
+from trimtab.core.controller.events import EventLog, last_lines
 from trimtab.core.controller.inputs import (
     CommitResult,
     DriverFailed,
@@ -61,7 +61,6 @@ SYNC_SECONDS = 0.2  # between two calls to a parameter server while training
 BUSY_SYNC_SECONDS = 0.05  # while everybody waits for them: start, close
 PROGRESS_SECONDS = 0.5
 PS_TIMEOUT_SECONDS = 5.0
-_TAIL_LINES, _TAIL_BYTES = 8, 4096
 
 
 class PsLine(Protocol):
@@ -266,7 +265,7 @@ class Driver:
         """The cluster's pods, with the last log lines of those that ended by themselves."""
         pods = self._ports.cluster.observe()
         ended = [pod.name for pod in pods if pod.ended and pod.name in self._specs]
-        return PodsSeen(pods, {name: _tail(self._specs[name].log_path) for name in ended})
+        return PodsSeen(pods, {name: last_lines(self._specs[name].log_path) for name in ended})
 
     def _commit(self, action: CommitDocument) -> CommitResult:
         document = action.document
@@ -340,15 +339,3 @@ class Driver:
                 str(state.phase), self._message,
             )
         )  # fmt: skip
-
-
-def _tail(path: str) -> str:
-    """The last lines of a log, short."""
-    try:
-        with Path(path).open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(line for line in lines[-_TAIL_LINES:] if line.strip())

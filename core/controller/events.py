@@ -1,4 +1,4 @@
-"""The append-only events file: what happened, when, in words and plain values.
+"""The append-only events file: what happened, when, in words and plain values; and the ends of pods' logs.
 
 The state document stays small because the story is here. One line is one JSON object; a line is written whole or, after
 a crash, missing, and nothing is ever rewritten.
@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trimtab.core.clock import Clock
+
+_TAIL_LINES, _TAIL_BYTES = 8, 4096
 
 
 class EventLog:
@@ -34,7 +36,7 @@ class EventLog:
             "kind": kind,
             "text": text,
         } | {name: _plain(value) for name, value in data.items()}
-        self._file.write(json.dumps(line) + "\n")
+        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
         self._file.flush()
 
     def close(self) -> None:
@@ -46,3 +48,15 @@ def _plain(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, bool | int | float | str | list | dict) else str(value)
+
+
+def last_lines(path: str) -> str:
+    """The last lines of a pod's log, short enough for a message; empty when there is none."""
+    try:
+        with Path(path).open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(line for line in lines[-_TAIL_LINES:] if line.strip())

@@ -60,10 +60,10 @@ def lose_pod(draft: Draft, pod: Pod, reason: str, tail: str = "", *, fatal: bool
     if fatal:
         end_job(draft, JobState.FAILED, f"{pod.name} {reason}{said}")
     elif in_row >= settings.failures_in_row:
-        text = f"{pod.name} {reason}, the {in_row}. failure in a row of this {pod.role} without anything done"
+        text = f"{pod.name} {reason}, failure {in_row} in a row of this {pod.role} without anything done"
         end_job(draft, JobState.FAILED, text + said)
     elif slot.total >= settings.failures_total:
-        end_job(draft, JobState.FAILED, f"{pod.name} {reason}, the {slot.total}. failure of this {pod.role}{said}")
+        end_job(draft, JobState.FAILED, f"{pod.name} {reason}, failure {slot.total} of this {pod.role}{said}")
 
 
 def see_pods(draft: Draft, seen: PodsSeen) -> None:

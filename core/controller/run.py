@@ -38,8 +38,10 @@ from trimtab.core.domain.job import JobSpec, JobState, Mode, PlanChange
 from trimtab.core.domain.model_spec import ModelSpec
 from trimtab.core.domain.plan import Plan, cold_plan
 from trimtab.core.domain.records import Decision
-from trimtab.core.errors import BadInput, Interrupted
+from trimtab.core.errors import BadInput, Interrupted, JobFailed
+from trimtab.core.ps.kernel_cache import warm
 from trimtab.core.ps.manifest import read_manifest
+from trimtab.core.training.probe_client import probe
 from trimtab.core.wire.control import PsStub, serve_controller
 from trimtab.core.wire.encode import to_json
 from trimtab.core.wire.secrets import new_secret
@@ -95,12 +97,21 @@ def train(
         job_dir = claim_job_dir(spec, run_id)
         try:
             prepared = _prepare(spec, run_id, job_dir, show)
+            private = private_dir()
         except BaseException as error:
             job_dir.abandon()
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted("interrupted before anything was started") from None
             raise
-        return _run(prepared, show, clock, stop if stop is not None else threading.Event(), began, checkpoint_seconds)
+        halt = stop if stop is not None else threading.Event()
+        try:
+            return _run(prepared, private, show, clock, halt, began, checkpoint_seconds)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted") from None
+        except OSError as error:
+            raise JobFailed(f"{job_dir.path}: {error}; make room or choose another --job-dir") from error
+        finally:
+            shutil.rmtree(private, ignore_errors=True)
 
 
 def _prepare(spec: JobSpec, run_id: str, job_dir: JobDir, show: Show) -> _Prepared:
@@ -124,9 +135,9 @@ def _prepare(spec: JobSpec, run_id: str, job_dir: JobDir, show: Show) -> _Prepar
         other = Dataset.open(other_path)
     evaluation_batches = BatchReader(dataset, numbering, other).evaluation_batches
     tell(f"looking at model {spec.model}")
-    from trimtab.core.training.probe_client import probe
-
     model = probe(spec, dataset_path, job_dir.path)
+    tell("preparing kernels")
+    warm()
     counts = RowCounts(spec.batch_size, numbering.batches_per_epoch, spec.epochs, numbering.train_rows)
     return _Prepared(
         run_id, spec.with_job_dir(str(job_dir.path)), plan, reason, job_dir, dataset_path, other_path,
@@ -135,59 +146,56 @@ def _prepare(spec: JobSpec, run_id: str, job_dir: JobDir, show: Show) -> _Prepar
 
 
 def _run(
-    job: _Prepared, show: Show, clock: Clock, stop: threading.Event, began: float, checkpoint_seconds: float
+    job: _Prepared,
+    private: Path,
+    show: Show,
+    clock: Clock,
+    stop: threading.Event,
+    began: float,
+    checkpoint_seconds: float,
 ) -> JobResult:
-    """Write the job's files, drive it, and report; ends everything whatever happens."""
-    from trimtab.core.ps.initial import write_initial
-    from trimtab.core.ps.kernel_cache import warm
+    """Write the job's files, drive it, and report."""
+    from trimtab.core.ps.initial import write_initial  # after `warm`: it loads compiled kernels
 
-    show(Progress(0, 0, 0.0, None, job.plan, "preparing", "preparing kernels"))
     started, cpu = clock.now(), time.process_time()
-    private = private_dir()
+    job.job_dir.make_folders()
+    (job.job_dir.path / "spec.json").write_bytes(to_json(job.spec))
+    ref = write_initial(job.job_dir.copies, job.run_id, job.model)
+    decision = Decision(0.0, "hold", job.plan, job.reason)
+    store = FileStore(job.job_dir.path / "state.json")
+    document = take_term(store, Document(job.run_id, job.spec, job.plan, ref, decisions=(decision,)))
+    launcher = Launcher(
+        job.run_id, document.term, job.spec, job.plan, job.batches, job.job_dir, private, job.dataset,
+        job.validation_dataset,
+    )  # fmt: skip
+    secret = new_secret(launcher.secret_file)
+    settings = Settings(
+        job.run_id, job.batches, job.evaluation_batches, job.plan.ps.replicas, job.plan.worker.replicas,
+        str(job.job_dir.copies), bool(job.model.metrics), checkpoint_seconds=checkpoint_seconds,
+    )  # fmt: skip
+    events = EventLog(job.job_dir.path / "events.jsonl", clock, started)
+    cluster = LocalCluster(job.job_dir.path, clock)
+    ports = Ports(
+        cluster=cluster, store=store, clock=clock, pod_spec=launcher.pod_spec,
+        connect=lambda pod: PsStub(launcher.control_address(pod), secret),
+        serve=lambda answer: serve_controller(launcher.controller_address, secret, answer),
+        copies=job.job_dir.copies, scores=job.job_dir.path / "scores.npz", events=events, progress=show, stop=stop,
+    )  # fmt: skip
+    events.append("plan", f"{job.plan}: {job.reason}", plan=job.plan.as_dict(), data=job.fingerprint)
+    driver = Driver(first_state(settings, document, read_manifest(ref)), ports)
+
+    def report() -> JobResult:
+        cpu_seconds = cluster.cpu_seconds() + time.process_time() - cpu
+        return _result(job, driver.state, clock.now() - began, cpu_seconds)
+
     try:
-        warm()
-        job.job_dir.make_folders()
-        (job.job_dir.path / "spec.json").write_bytes(to_json(job.spec))
-        ref = write_initial(job.job_dir.copies, job.run_id, job.model)
-        decision = Decision(0.0, "hold", job.plan, job.reason)
-        store = FileStore(job.job_dir.path / "state.json")
-        document = take_term(store, Document(job.run_id, job.spec, job.plan, ref, decisions=(decision,)))
-        launcher = Launcher(
-            job.run_id, document.term, job.spec, job.plan, job.batches, job.job_dir, private, job.dataset,
-            job.validation_dataset,
-        )  # fmt: skip
-        secret = new_secret(launcher.secret_file)
-        settings = Settings(
-            job.run_id, job.batches, job.evaluation_batches, job.plan.ps.replicas, job.plan.worker.replicas,
-            str(job.job_dir.copies), bool(job.model.metrics), checkpoint_seconds=checkpoint_seconds,
-        )  # fmt: skip
-        events = EventLog(job.job_dir.path / "events.jsonl", clock, started)
-        cluster = LocalCluster(job.job_dir.path, clock)
-        ports = Ports(
-            cluster=cluster, store=store, clock=clock, pod_spec=launcher.pod_spec,
-            connect=lambda pod: PsStub(launcher.control_address(pod), secret),
-            serve=lambda answer: serve_controller(launcher.controller_address, secret, answer),
-            copies=job.job_dir.copies, scores=job.job_dir.path / "scores.npz", events=events, progress=show, stop=stop,
-        )  # fmt: skip
-        events.append("plan", f"{job.plan}: {job.reason}", plan=job.plan.as_dict(), data=job.fingerprint)
-        driver = Driver(first_state(settings, document, read_manifest(ref)), ports)
-
-        def report() -> JobResult:
-            cpu_seconds = cluster.cpu_seconds() + time.process_time() - cpu
-            return _result(job, driver.state, clock.now() - began, cpu_seconds)
-
-        try:
-            driver.run()
-        finally:
-            result = report()
-            target = job.job_dir.path / "result.json"
-            target.write_text(json.dumps(result.as_dict(), allow_nan=False, indent=1) + "\n", encoding="utf-8")
-            events.close()
-        return result
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted") from None
+        driver.run()
     finally:
-        shutil.rmtree(private, ignore_errors=True)
+        result = report()
+        target = job.job_dir.path / "result.json"
+        target.write_text(json.dumps(result.as_dict(), allow_nan=False, indent=1) + "\n", encoding="utf-8")
+        events.close()
+    return result
 
 
 def _result(job: _Prepared, state: State, wall_seconds: float, cpu_seconds: float) -> JobResult:

@@ -132,9 +132,13 @@ def cold_plan(
         text = format_memory(need_memory)
         raise BadInput("--max-memory", format_memory(memory), f"{w} worker(s) and {p} PS(s) need at least {text}")
     spare = memory - need_memory
-    ps_memory = SMALLEST_PS_MEMORY + spare // 2 // p
-    worker_memory = SMALLEST_WORKER_MEMORY + spare // 4 // w
+    ps_memory = SMALLEST_PS_MEMORY + _floor_mebi(spare // 2 // p)
+    worker_memory = SMALLEST_WORKER_MEMORY + _floor_mebi(spare // 4 // w)
     return Plan(RolePlan(p, ps_cpu, ps_memory), RolePlan(w, worker_cpu, worker_memory))
+
+
+def _floor_mebi(memory_bytes: int) -> int:
+    return memory_bytes >> 20 << 20
 
 
 def _floor_milli(cores: float) -> float:

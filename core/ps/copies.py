@@ -21,7 +21,7 @@ from trimtab.core.domain.intervals import IntervalSet
 from trimtab.core.domain.model_spec import TableSpec
 from trimtab.core.errors import CorruptCopy
 from trimtab.core.ps.layout import layout_of
-from trimtab.core.ps.table import VshardRows
+from trimtab.core.ps.rows import VshardRows
 from trimtab.core.wire.messages import CopiesWritten, CopyEntry, CopySet
 
 VERSION = 1

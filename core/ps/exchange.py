@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from trimtab.core.errors import WireError
 from trimtab.core.ps.applied import AppliedSets
-from trimtab.core.ps.table import Floats, Found, RowTable, TableFull
+from trimtab.core.ps.rows import Floats
+from trimtab.core.ps.table import Found, RowTable, TableFull
 from trimtab.core.ps.tokens import Token, TokenStore
 from trimtab.core.wire import frames
 from trimtab.core.wire.frames import ReplyHeader, RequestBody, RequestHeader

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.ps import kernels
+from trimtab.core.ps.rows import Int64s
 
-Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 _SMALLEST_SEGMENT = 16

@@ -18,7 +18,7 @@ from trimtab.core.ps.copies import VshardCopy, write_copies
 from trimtab.core.ps.hashing import vshards
 from trimtab.core.ps.layout import layout_of, newborn_rows
 from trimtab.core.ps.manifest import VERSION, Manifest, ManifestRef, write_manifest
-from trimtab.core.ps.table import VshardRows
+from trimtab.core.ps.rows import VshardRows
 
 
 def write_initial(directory: Path, job_id: str, model: ModelSpec) -> ManifestRef:

@@ -10,9 +10,8 @@ import numpy as np
 from trimtab.core.domain.model_spec import ModelSpec
 from trimtab.core.errors import CorruptCopy
 from trimtab.core.ps.copies import read_copy
-from trimtab.core.ps.index import Int64s
 from trimtab.core.ps.manifest import Manifest
-from trimtab.core.ps.table import Floats
+from trimtab.core.ps.rows import Floats, Int64s
 
 
 def read_rows(manifest: Manifest, model: ModelSpec) -> dict[str, tuple[Int64s, Floats]]:

@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.core.domain.model_spec import TableSpec
-
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
+from trimtab.core.ps.rows import Floats, Int64s
 
 
 @dataclass(frozen=True)

@@ -16,22 +16,13 @@ from trimtab.core.domain.model_spec import VSHARDS, OptimizerSpec, TableSpec
 from trimtab.core.errors import TrimtabError
 from trimtab.core.ps import kernels, update_kernels
 from trimtab.core.ps.hashing import salt
-from trimtab.core.ps.index import Int64s, SegmentedIndex, reserve
+from trimtab.core.ps.index import SegmentedIndex, reserve
 from trimtab.core.ps.layout import RowLayout, layout_of
-
-Floats = npt.NDArray[np.float32]
+from trimtab.core.ps.rows import Floats, Int64s, VshardRows
 
 
 class TableFull(TrimtabError):
     """The rows of a push have no room within the memory limit; nothing was changed."""
-
-
-@dataclass(frozen=True)
-class VshardRows:
-    """A vshard's content: for each table its keys [n] ascending and whole rows [n, width]."""
-
-    keys: tuple[Int64s, ...]
-    rows: tuple[Floats, ...]
 
 
 @dataclass(frozen=True)

@@ -71,12 +71,7 @@ class ElasticEmbedding(keras.layers.Layer):  # type: ignore[misc]
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Where a real id stands; None without `mask_zero`."""
-        if not self.mask_zero:
-            return None
-        real = keras.ops.not_equal(inputs, 0)
-        if keras.backend.standardize_dtype(inputs.dtype) != "int64":  # cannot hold the padding's key
-            return real
-        return keras.ops.logical_and(real, keras.ops.not_equal(inputs, MISSING_KEY))
+        return _real_ids(inputs) if self.mask_zero else None
 
     def call(self, inputs: Any) -> Any:
         """Rows of `inputs`, float [..., dim]."""
@@ -87,18 +82,34 @@ class ElasticEmbedding(keras.layers.Layer):  # type: ignore[misc]
 
 
 @contextmanager
-def unallocated_embeddings() -> Iterator[None]:
-    """While a user's function runs, embedding layers allocate no table: a vocabulary of 10^9 costs nothing here."""
-    original = keras.layers.Embedding.build
+def open_embeddings() -> Iterator[None]:
+    """While a user's function runs, embedding layers are open: no table is made, masks know the padding.
 
-    def build(self: Any, input_shape: Any = None) -> None:
+    A vocabulary of 10^9 then costs nothing here. Keras writes masks into the model's graph when a layer is called, so
+    a later replacement of the layer could not change them any more.
+    """
+    layer = keras.layers.Embedding
+    build, compute_mask = layer.build, layer.compute_mask
+
+    def build_nothing(self: Any, input_shape: Any = None) -> None:
         self.built = True
 
-    keras.layers.Embedding.build = build
+    def mask_padding_too(self: Any, inputs: Any, mask: Any = None) -> Any:
+        return _real_ids(inputs) if self.mask_zero else None
+
+    layer.build, layer.compute_mask = build_nothing, mask_padding_too
     try:
         yield
     finally:
-        keras.layers.Embedding.build = original
+        layer.build, layer.compute_mask = build, compute_mask
+
+
+def _real_ids(ids: Any) -> Any:
+    """Where neither id 0 (as in Keras) nor the padding of a multi-hot column stands."""
+    real = keras.ops.not_equal(ids, 0)
+    if keras.backend.standardize_dtype(ids.dtype) != "int64":  # cannot hold the padding's key
+        return real
+    return keras.ops.logical_and(real, keras.ops.not_equal(ids, MISSING_KEY))
 
 
 def swap_embeddings(model: Any, lookups: Lookups) -> Any:

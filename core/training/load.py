@@ -19,7 +19,7 @@ import keras
 from trimtab.core.data.columns import Columns
 from trimtab.core.domain.job import BUILT_IN_MODELS, JobSpec
 from trimtab.core.errors import ModelError
-from trimtab.core.training.embedding import unallocated_embeddings
+from trimtab.core.training.embedding import open_embeddings
 from trimtab.core.training.faults import user_error
 from trimtab.core.training.models import build_built_in
 from trimtab.core.training.rules import FIELD, with_learning_rate
@@ -40,7 +40,7 @@ def load_model(name: str, columns: Columns, spec: JobSpec) -> Any:
     keras.utils.clear_session()
     keras.utils.set_random_seed(spec.seed % 2**32)
     if name in BUILT_IN_MODELS:
-        with unallocated_embeddings():
+        with open_embeddings():
             model = build_built_in(name, columns, spec.embedding_dim)
     else:
         model = _from_user(name, columns)
@@ -57,7 +57,7 @@ def _from_user(name: str, columns: Columns) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        with unallocated_embeddings():
+        with open_embeddings():
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
@@ -71,7 +71,7 @@ def _from_user(name: str, columns: Columns) -> Any:
         raise ModelError(FIELD, name, f"{module_name} has no function '{function_name}'; it has {', '.join(found)}")
     arguments = _arguments(name, function, columns)
     try:
-        with unallocated_embeddings():
+        with open_embeddings():
             return function(**arguments)
     except ModelError:
         raise

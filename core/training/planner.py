@@ -15,12 +15,11 @@ import numpy.typing as npt
 from trimtab.core.domain.model_spec import EMBEDDING, TableSpec
 from trimtab.core.ps.client import RoutingView
 from trimtab.core.ps.hashing import salt, vshards
+from trimtab.core.ps.rows import Floats, Int64s
 from trimtab.core.ps.sheet import Section, Sheet, cuts_of, sections_of
 from trimtab.core.training import kernels
 from trimtab.core.wire.frames import aligned
 
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
 LookupSlice = tuple[int, int, int]  # table id, offset, length: ids of one look-up within its section
 
 _RING = 3

@@ -81,7 +81,7 @@ def flat_call(concrete: Any) -> Callable[..., list[Any]]:
     That check is Python and costs a step 2 of 15 milliseconds; the arguments are made by one caller, always alike, and
     TensorFlow's runtime still refuses another type or number of them.
     """
-    function = getattr(concrete, "inference_fn", None)
+    function: Any = getattr(concrete, "inference_fn", None)
     if not hasattr(function, "call_flat"):  # another TensorFlow
         return lambda *tensors: list(concrete(*tensors))
     captured = list(concrete.captured_inputs)

@@ -24,7 +24,7 @@ from trimtab.core.training.faults import user_error
 from trimtab.core.training.inputs import Source
 from trimtab.core.training.losses import check_per_row
 from trimtab.core.training.rules import FIELD
-from trimtab.core.training.runtime import as_tensor, configure_tensorflow
+from trimtab.core.training.runtime import as_tensor, configure_tensorflow, flat_call
 
 if TYPE_CHECKING:
     from trimtab.core.data.batches import Batch
@@ -172,7 +172,7 @@ class TrainStep:
 
     # ---- the graphs
 
-    def _traced(self, graph: Callable[..., Any], training: bool) -> Any:
+    def _traced(self, graph: Callable[..., Any], training: bool) -> Callable[..., list[Any]]:
         model, spec = self.model, tf.TensorSpec
         signature = [spec([self.batch_size, source.width], source.dtype) for source in self._fed]
         if training:
@@ -183,12 +183,13 @@ class TrainStep:
         signature += [spec([group.positions], tf.int32) for group in model.groups]
         signature += [spec([flat.blocks * DENSE_BLOCK]) for flat in (model.trainable, model.state) if flat.blocks]
         try:
-            return tf.function(graph, input_signature=signature, autograph=False).get_concrete_function()
+            concrete = tf.function(graph, input_signature=signature, autograph=False).get_concrete_function()
         except ModelError:
             raise
         except Exception as error:  # a user's layer or loss may raise anything
             what = "training step" if training else "evaluation"
             raise user_error(model.compiled.name, error, f"its {what} fails") from error
+        return flat_call(concrete)
 
     def _train_graph(self, *tensors: Any) -> list[Any]:
         model = self.model

@@ -9,6 +9,7 @@ again by another. Exit codes as the parameter server's: 0 told to stop, 3 orphan
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import time
@@ -193,4 +194,6 @@ def lookups_of(model: ElasticModel) -> list[list[tuple[int, int, int]]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_code = main(sys.argv[1:])
+    logging.shutdown()
+    os._exit(exit_code)  # all is reported; TensorFlow would take seconds to take itself down

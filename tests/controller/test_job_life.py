@@ -111,7 +111,7 @@ def test_a_worker_of_a_failed_place_is_given_up_with_a_reason_that_names_it() ->
             break
     assert world.ended is not None
     assert world.ended.state is JobState.FAILED
-    assert world.ended.reason.startswith("worker-1-t1-g3 ended with exit code 137 (signal 9), the 3. failure in a row")
+    assert world.ended.reason.startswith("worker-1-t1-g3 ended with exit code 137 (signal 9), failure 3 in a row")
 
 
 def test_a_refused_pod_fails_the_job_at_once() -> None:

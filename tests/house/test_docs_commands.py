@@ -17,8 +17,8 @@ from trimtab.core import cli
 
 # Command → the file and the text in it that runs this command.
 RUN_ELSEWHERE = {
-    "make train": (".ci/run", 'make_train "$name" PYTHON="$python" SAMPLE_ROWS="$SMOKE_ROWS"'),
-    "make train DATA=path/to/rows.parquet": (".ci/run", 'make_train "python-$main_version" DATA='),
+    "make train": (".ci/run", 'newcomer "$main" "$main_python" SAMPLE_ROWS="$SMOKE_ROWS"'),
+    "make train DATA=path/to/rows.parquet": (".ci/run", 'newcomer "python-${pair%%=*}" "${pair#*=}" DATA="$rows"'),
     "make test": (".ci/run", "TRIMTAB_REQUIRE=$REQUIRE make test"),
     "make lint": ("Makefile", "test: lint"),
 }

@@ -69,7 +69,7 @@ def test_padding_of_a_multi_hot_column_counts_for_nothing(keras, make_step, spec
 def test_tables_are_called_after_their_columns_and_sorted_by_width(keras, make_step, spec):
     from trimtab.core.training.load import load_model
 
-    step, ps = make_step(load_model("deepfm", COLUMNS, spec))
+    _, ps = make_step(load_model("deepfm", COLUMNS, spec))
     names = ["user", "item", "shop", "tags"]
     found = [(table.name, table.dim) for table in ps.elastic.tables]
     assert sorted(found[:4]) == sorted((f"first_{name}", 1) for name in names)

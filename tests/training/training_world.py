@@ -127,7 +127,7 @@ def check_against_keras(
     for layer in embeddings:
         layer.set_weights([np.stack([ps.row(tables[layer.name], key) for key in range(VOCABULARY)])])
     loss = model.loss if model.loss is not None else "binary_crossentropy"
-    plain.compile(keras.optimizers.SGD(1.0), loss)
+    plain.compile(keras.optimizers.SGD(1.0), loss, jit_compile=False)
     before = [variable.numpy().copy() for variable in plain.trainable_variables]
     real = slice(0, batch.rows)
     given = {name: array[real] for name, array in inputs.items()}
