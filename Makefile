@@ -20,6 +20,9 @@ SAMPLE := build/sample/criteo_$(SAMPLE_ROWS)_$(SAMPLE_SEED).parquet
 EPOCHS ?= 1
 ARGS ?=
 
+# Bytecode of every package at once: twenty seconds now, instead of a slow first import in each process later.
+COMPILE ?= --compile-bytecode
+
 # A shell that forbids bytecode would make every TensorFlow import take four times as long, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
 unexport PYTHONHOME
@@ -107,6 +110,6 @@ $(SAMPLE): $(VENV)/.base.stamp
 # Pins come from the lock as constraints, so that an extra installs only what it needs. The egg-info that an editable
 # install leaves beside the sources makes the distribution visible twice (Airflow then loads its plug-in twice).
 define install
-$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --constraint $(LOCK) --editable '$(1)'; \
+$(UV) pip install --quiet --python $(BIN)/python $(COMPILE) --constraint $(LOCK) --editable '$(1)'; \
 rm -rf src/*.egg-info
 endef

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -73,7 +74,6 @@ class TrainStep:
         self._fed = [source for source, used in zip(model.sources, model.recording.used, strict=True) if used]
         self._frozen = [variable.numpy() for variable in model.model.non_trainable_variables]
         self._train = self._traced(self._train_graph, training=True)
-        self._score = self._traced(self._score_graph, training=False)
         self._rate = _learning_rate(model.compiled.optimizer)
 
     # ---- what a worker calls
@@ -171,6 +171,11 @@ class TrainStep:
         return {name: value for name, value in found.items() if name != "loss"}
 
     # ---- the graphs
+
+    @cached_property
+    def _score(self) -> Callable[..., list[Any]]:
+        """Traced when first asked for: most workers of a job never evaluate."""
+        return self._traced(self._score_graph, training=False)
 
     def _traced(self, graph: Callable[..., Any], training: bool) -> Callable[..., list[Any]]:
         model, spec = self.model, tf.TensorSpec
