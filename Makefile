@@ -103,7 +103,7 @@ $(VENV)/.kernels.stamp: $(VENV)/.base.stamp $(wildcard core/ps/*kernel*.py core/
 	@$(BIN)/python -m trimtab.core.ps.kernel_cache >&2
 	@touch $@
 
-$(SAMPLE): $(VENV)/.base.stamp
+$(SAMPLE): | $(VENV)/.base.stamp
 	@mkdir -p $(dir $@)
 	@$(BIN)/trimtab data sample --rows $(SAMPLE_ROWS) --out $@ --seed $(SAMPLE_SEED) >&2
 

@@ -134,7 +134,7 @@ class TrainStep:
 
         It is a probability if the loss works on logits (by a sigmoid here), else the model's output as it is.
         """
-        tensors = self._arrays(batch, self._fed) + self._tables(rows, places, dense, state)
+        tensors = self._arrays(batch, self.model.sources) + self._tables(rows, places, dense, state)
         return np.asarray(self._score(*tensors)[0])
 
     def learning_rate(self, number: int) -> float:
@@ -179,7 +179,9 @@ class TrainStep:
 
     def _traced(self, graph: Callable[..., Any], training: bool) -> Callable[..., list[Any]]:
         model, spec = self.model, tf.TensorSpec
-        signature = [spec([self.batch_size, source.width], source.dtype) for source in self._fed]
+        # Only the training step leaves out inputs that it was seen not to use: a layer may use one when not training.
+        fed = self._fed if training else model.sources
+        signature = [spec([self.batch_size, source.width], source.dtype) for source in fed]
         if training:
             signature += [spec([self.batch_size]), spec([self.batch_size])]
             if model.seeds:
@@ -206,7 +208,7 @@ class TrainStep:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             gathered = [tf.gather(*pair) for pair in zip(rows, places, strict=True)]
             tape.watch([*gathered, *dense])
-            output, after, losses = self._run(fed, gathered, dense, state, seeds, training=True)
+            output, after, losses = self._run(self._completed(fed), gathered, dense, state, seeds, training=True)
             check_per_row(model.loss, labels, output)
             loss = model.loss(labels, output, weights)
             if losses:
@@ -223,15 +225,23 @@ class TrainStep:
 
     def _score_graph(self, *tensors: Any) -> list[Any]:
         todo = list(tensors)
-        fed = [todo.pop(0) for _ in self._fed]
+        sources = [todo.pop(0) for _ in self.model.sources]
         rows, places, dense, state = self._unpacked(todo)
         gathered = [tf.gather(*pair) for pair in zip(rows, places, strict=True)]
-        output, _, _ = self._run(fed, gathered, dense, state, None, training=False)
+        output, _, _ = self._run(sources, gathered, dense, state, None, training=False)
         scores = tf.reshape(tf.cast(output, tf.float32), [-1])
         return [tf.sigmoid(scores) if self.model.loss.from_logits else scores]
 
+    def _completed(self, fed: list[Any]) -> list[Any]:
+        """All sources, zeros for those that the step was seen not to use."""
+        given = iter(fed)
+        return [
+            next(given) if used else tf.zeros([self.batch_size, source.width], source.dtype)
+            for source, used in zip(self.model.sources, self.model.recording.used, strict=True)
+        ]
+
     def _run(
-        self, fed: list[Any], gathered: list[Any], dense: list[Any], state: list[Any], seeds: Any, training: bool
+        self, sources: list[Any], gathered: list[Any], dense: list[Any], state: list[Any], seeds: Any, training: bool
     ) -> tuple[Any, list[Any], list[Any]]:
         """The model's output, its non-trainable variables afterwards and its extra losses."""
         model = self.model
@@ -241,11 +251,6 @@ class TrainStep:
             frozen[place] = value
         for at, place in enumerate(model.seeds if seeds is not None else ()):
             frozen[place] = tf.cast(seeds[at], frozen[place].dtype)
-        given = iter(fed)
-        sources = [
-            next(given) if used else tf.zeros([self.batch_size, source.width], source.dtype)
-            for source, used in zip(model.sources, model.recording.used, strict=True)
-        ]
         inputs = [binding.cut(sources[binding.source]) for binding in model.bindings]
         looked_up = self._looked_up(gathered)
         calls = iter(range(len(looked_up)))

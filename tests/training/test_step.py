@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from training_world import VOCABULARY, by_column, check_against_keras, make_batch
+from training_world import VOCABULARY, by_column, check_against_keras, make_batch, plain_twin
 
 from trimtab.core.data.columns import MISSING_KEY
 
@@ -223,3 +223,25 @@ def test_a_step_is_made_for_one_batch_size(keras, make_step):
     step, _ = make_step(small_model(keras))
     with pytest.raises(ValueError, match="batches of 8 rows, not 9"):
         TrainStep(step.model, 9, 0)
+
+
+def test_an_input_that_only_evaluation_reads_is_given_to_it(keras, make_step):
+    class OnlyWhenScoring(keras.layers.Layer):
+        """Adds the id itself, but not in training: the training step has no use for that input."""
+
+        def call(self, pair, training=False):
+            values, ids = pair
+            return values if training else values + keras.ops.cast(ids, "float32")[:, None]
+
+    price, user = keras.Input((1,), name="price"), keras.Input((), name="user", dtype="int64")
+    rows = keras.layers.Embedding(VOCABULARY, 4, name="users")(user)
+    logit = keras.layers.Dense(1, name="logit")(keras.layers.Concatenate()([price, rows]))
+    model = keras.Model([price, user], OnlyWhenScoring()([logit, user]))
+    model.compile("sgd", "mse")
+    batch = make_batch(8)
+    step, ps = make_step(model, 8)
+    untrained = plain_twin(keras, model)
+    untrained.get_layer("users").set_weights([np.stack([ps.row(0, key) for key in range(VOCABULARY)])])
+    expected = np.asarray(untrained(inputs_of(model, batch), training=False)).reshape(-1)
+    assert by_column(batch)["user"].max() > 1
+    np.testing.assert_allclose(ps.scores(step, batch), expected, rtol=1e-5)

@@ -121,7 +121,7 @@ def check_against_keras(
     """
     step, ps = make_step(model, len(batch.label), columns)
     result, gradients = ps.gradients(step, batch)
-    plain = _plain_twin(keras, model)
+    plain = plain_twin(keras, model)
     tables = {table.name: place for place, table in enumerate(ps.elastic.tables)}
     embeddings = [layer for layer in plain._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
     for layer in embeddings:
@@ -151,7 +151,7 @@ def check_against_keras(
     return step, ps, result, plain
 
 
-def _plain_twin(keras: Any, model: Any) -> Any:
+def plain_twin(keras: Any, model: Any) -> Any:
     """The same graph with real, small embedding tables; every other layer is copied with its weights."""
 
     def copied(layer: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from trimtab.core.data.columns import Columns
 
-LEARNING_RATE = 0.05  # Adagrad's; embeddings see a row rarely, so far above Keras' default of 0.001
+LEARNING_RATE = 0.1  # Adagrad's; embeddings see a row rarely, so far above Keras' default of 0.001
 
 
 def build_built_in(name: str, columns: Columns, embedding_dim: int) -> Any:
