@@ -17,7 +17,7 @@ DATA ?=
 SAMPLE_ROWS ?= 1000000
 SAMPLE_SEED ?= 1
 SAMPLE := build/sample/criteo_$(SAMPLE_ROWS)_$(SAMPLE_SEED).parquet
-EPOCHS ?= 1
+EPOCHS ?= 3
 ARGS ?=
 
 # Bytecode of every package at once: twenty seconds now, instead of a slow first import in each process later.
@@ -61,7 +61,7 @@ train: $(VENV)/.kernels.stamp $(if $(DATA),,$(SAMPLE)) ## Train a DLRM on a samp
 
 .PHONY: test
 test: lint ## Run lint, types and import contracts, then every test.
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.dev.stamp $(VENV)/.kernels.stamp ## Run lint, types and import contracts.

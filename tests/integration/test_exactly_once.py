@@ -90,3 +90,28 @@ def test_one_worker_gives_the_same_bits_with_any_number_of_servers(sample, tmp_p
         assert (one[name][0] == three[name][0]).all()
         assert (one[name][1] == three[name][1]).all(), name
     assert np.isfinite(one["dense"][1]).all()
+
+
+def test_a_batch_that_is_not_finite_is_skipped_everywhere_and_counted(tmp_path):
+    """One row of 2,000 makes the loss NaN: its batch of each epoch changes nothing, and the model stays finite."""
+    rows = np.random.default_rng(1)
+    lines = [f"{int(rows.random() < 0.5)},{1 + rows.random():.3f},{rows.integers(40)}" for _ in range(2000)]
+    lines[777] = "1,-1.0,3"
+    data, columns = tmp_path / "rows.csv", tmp_path / "columns.yaml"
+    data.write_text("\n".join(["y,x,c", *lines]) + "\n")
+    columns.write_text("label: y\ndense: [{name: x, transform: none}]\ncategorical: [c]\n")
+    spec = JobSpec(
+        str(data), columns=str(columns), model="skipping_model:build", epochs=3, batch_size=100, workers=1, ps=2,
+        validation=0.0, job_dir=str(tmp_path / "job"),
+    )  # fmt: skip
+    result = train(spec)
+    assert result.state is JobState.FINISHED, result.error
+    assert (result.batches_expected, result.batches_applied, result.batches_skipped) == (60, 57, 3)
+    assert (result.rows_expected, result.rows_applied, result.rows_skipped) == (6000, 5700, 300)
+    assert result.auc is None and result.log_loss is None  # nothing was held out
+    tables = read_rows(read_manifest(result.model), read_json(ModelSpec, tmp_path / "job" / "model.json"))
+    assert {"rows", "dense", "state"} <= tables.keys()
+    for name, (_, values) in tables.items():
+        assert np.isfinite(values).all(), name
+    averages = tables["state"][1].reshape(-1)[:16]
+    assert np.abs(averages[:8]).max() > 0 and not np.allclose(averages[8:], 1.0)  # BatchNormalization did move
