@@ -333,9 +333,10 @@ class Driver:
         done = state.settings.batches if trained else len(state.ledger.applied)
         if state.phase is Phase.OVER:
             done = len(state.manifest.applied())
+        rate = state.losses.rate(now)
+        if state.phase not in (Phase.STARTING, Phase.TRAINING):  # the whole job's, not its decay
+            rate = state.losses.throughput or rate
+        batches, plan = state.settings.batches, state.document.plan
         self._ports.progress(
-            Progress(
-                done, state.settings.batches, state.losses.rate(now), state.losses.recent, state.document.plan,
-                str(state.phase), self._message,
-            )
-        )  # fmt: skip
+            Progress(done, batches, rate, state.losses.recent, plan, str(state.phase), self._message)
+        )

@@ -14,7 +14,7 @@ class Progress:
     Attributes:
         batches_done: applied at every vshard's owner, as last reported; it falls when a parameter server is lost.
         batches_expected: N.
-        samples_per_second: of the last seconds.
+        samples_per_second: of the last seconds while training, of the whole job afterwards.
         loss: moving average over recent batches, None before the first.
         plan: in force.
         phase: starting | training | closing | evaluating | scoring | metrics | over.
