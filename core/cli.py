@@ -2,8 +2,8 @@
 
 It stands on the top floor and imports each room only inside the sub-command that needs it, so that `trimtab --help`
 answers at once. Exit codes are a promise: 0 done, 1 the job failed, 2 bad input, 130 interrupted. With `--json`,
-stdout carries exactly one JSON object whatever happens (also for bad input: state "rejected" and the error); everything
-else goes to stderr.
+stdout carries exactly one JSON object whatever happens (also for bad input: the same keys, null where nothing is known);
+everything else goes to stderr.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def trimtab(context: click.Context) -> None:  # fmt: skip
 @_whole("--batch-size", 1, "Rows per batch.", default="1024")
 @_whole("--workers", 1, "Workers [default: chosen].")
 @_whole("--ps", 1, "Parameter servers [default: chosen].")
-@click.option("--max-cpu", metavar="CORES", help="Cores of all processes together [default: the machine's].")
-@click.option("--max-memory", metavar="QUANTITY", help="Memory of all processes together, such as 4Gi "
+@click.option("--max-cpu", metavar="CORES", help="Cores that the plan shares out among all processes [default: the machine's].")
+@click.option("--max-memory", metavar="QUANTITY", help="Memory that the plan shares out, such as 4Gi "
               "[default: 75 % of what is free].")
 @_whole("--max-workers", 1, "Most workers at any time.")
 @_whole("--max-ps", 1, "Most parameter servers at any time.")
@@ -137,33 +137,39 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         code = _refuse(_in_our_words(error, given), as_json)
     except (Interrupted, KeyboardInterrupt, click.Abort) as error:
-        code = _give_up("stopped", str(error) or "interrupted", as_json, INTERRUPTED)
+        outcome = error.outcome if isinstance(error, Interrupted) else None
+        code = _give_up("stopped", str(error) or "interrupted", as_json, INTERRUPTED, outcome)
     except TrimtabError as error:
         code = _give_up("failed", str(error), as_json, FAILED)
     except Exception as error:
         if as_json:
-            _print_json({"state": "failed", "error": {"message": f"{type(error).__name__}: {error}"}})
+            _print_failure("failed", f"{type(error).__name__}: {error}")
         raise  # a fault of ours: the traceback is what a report of it needs
     raise SystemExit(code if isinstance(code, int) else DONE)
 
 
 def _refuse(error: BadInput, as_json: bool) -> int:
     if as_json:
-        detail = {"field": error.field, "value": str(error.value), "remedy": error.remedy, "message": str(error)}
-        _print_json({"state": "rejected", "error": detail})
+        detail = {"field": error.field, "value": str(error.value), "remedy": error.remedy}
+        _print_failure("failed", _one_line(str(error)), detail)
     click.echo(f"trimtab: {_one_line(str(error))}", err=True)
     return BAD_INPUT
 
 
-def _give_up(state: str, message: str, as_json: bool, code: int) -> int:
-    if as_json:
-        _print_json({"state": state, "error": {"message": message}})
+def _give_up(state: str, message: str, as_json: bool, code: int, outcome: dict[str, object] | None = None) -> int:
+    if as_json and outcome is not None:
+        click.echo(json.dumps(outcome, allow_nan=False))
+    elif as_json:
+        _print_failure(state, _one_line(message))
     click.echo(f"trimtab: {_one_line(message)}", err=True)
     return code
 
 
-def _print_json(found: dict[str, Any]) -> None:
-    click.echo(json.dumps(found, allow_nan=False))
+def _print_failure(state: str, message: str, bad_input: dict[str, str] | None = None) -> None:
+    from trimtab.core.controller.result import no_result
+    from trimtab.core.domain.job import JobState
+
+    click.echo(json.dumps(no_result(JobState(state), message, bad_input), allow_nan=False))
 
 
 def _one_line(text: str) -> str:

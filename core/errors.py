@@ -41,7 +41,13 @@ class JobFailed(TrimtabError):
 
 
 class Interrupted(TrimtabError):
-    """The caller stopped the job (Ctrl-C, SIGTERM)."""
+    """The caller stopped the job (Ctrl-C, SIGTERM).
+
+    Attributes:
+        outcome: the stopped job's result as a dictionary, where the job had begun; else None.
+    """
+
+    outcome: dict[str, object] | None = None
 
 
 class WireError(TrimtabError):

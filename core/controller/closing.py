@@ -18,6 +18,7 @@ from trimtab.core.domain.job import JobState
 from trimtab.core.ps.manifest import merge
 
 MOST_FAILED_ROUNDS = 5
+MOST_PATIENCE = 12  # times copy_seconds, while reports say that the copies are being written
 
 
 def drive_copies(draft: Draft) -> None:
@@ -91,8 +92,10 @@ def _end_round(draft: Draft) -> None:
     state, running = draft.state, draft.state.round
     if running is None or state.committing:
         return
-    late = draft.now - running.began_at > state.settings.copy_seconds
     waiting = [process for process in state.ledger.known if process not in running.results]
+    writing = any(pod.process in waiting and pod.report is not None and pod.report.loading for pod in state.servers())
+    patience = state.settings.copy_seconds * (MOST_PATIENCE if writing else 1)  # a slow disk is not a silent server
+    late = draft.now - running.began_at > patience
     if waiting and not late:
         return
     new = state.manifest

@@ -78,6 +78,7 @@ class Launcher:
             batches=self.batches,
             memory_bytes=max(PS_BASE_BYTES // 2, self.plan.ps.memory_bytes - PS_BASE_BYTES),
             orphan_grace_seconds=self.spec.orphan_grace_seconds,
+            controller_address=self.controller_address,
         )
 
     def _worker(self, pod: PodName) -> WorkerConfig:

@@ -124,7 +124,29 @@ class JobResult:
             "job_dir": self.job_dir,
             "model": self.model,
             "error": self.error,
+            "bad_input": None,
         }
+
+
+def no_result(state: JobState, error: str, bad_input: Mapping[str, str] | None = None) -> dict[str, object]:
+    """The JSON of a job that has no result: every key of `JobResult.as_dict`, null where nothing is known.
+
+    Args:
+        state: failed or stopped.
+        error: the reason in one line.
+        bad_input: field, value and remedy, where it was that.
+    """
+    known: dict[str, object] = {"state": str(state), "error": error, "plans": [], "metrics": {}}
+    known["bad_input"] = dict(bad_input) if bad_input is not None else None
+    return {key: known.get(key) for key in _KEYS}
+
+
+_KEYS = (
+    "run_id", "state", "batches_expected", "batches_applied", "batches_duplicated", "batches_skipped",
+    "resends_dropped", "rows_expected", "rows_applied", "rows_skipped", "auc", "log_loss", "metrics",
+    "samples_per_second", "plans", "warm_start", "max_worker_gap_seconds", "wall_seconds", "cpu_seconds", "job_dir",
+    "model", "error", "bad_input",
+)  # fmt: skip
 
 
 def _finite(value: float | None, digits: int | None = None) -> float | None:

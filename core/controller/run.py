@@ -32,6 +32,7 @@ from trimtab.core.controller.state import Settings, State, first_state
 from trimtab.core.controller.store import FileStore, take_term
 from trimtab.core.data.batches import BatchReader
 from trimtab.core.data.dataset import Dataset
+from trimtab.core.data.describe import columns_line
 from trimtab.core.data.numbering import Numbering
 from trimtab.core.data.prepare import prepare
 from trimtab.core.domain.job import JobSpec, JobState, Mode, PlanChange
@@ -125,6 +126,7 @@ def _prepare(spec: JobSpec, run_id: str, job_dir: JobDir, show: Show) -> _Prepar
     cache = home() / "cache" / "data"
     dataset_path = prepare(spec.data, spec.columns, cache, tell)
     dataset = Dataset.open(dataset_path)
+    show(Progress(0, 0, 0.0, None, plan, "columns", columns_line(dataset.metadata)))
     if dataset.labels_distinct < 2:
         raise BadInput("--data", spec.data, f"column {dataset.columns.label} has one value only; give both 0 and 1")
     fraction = spec.validation if isinstance(spec.validation, float) else 0.0
@@ -190,6 +192,9 @@ def _run(
 
     try:
         driver.run()
+    except Interrupted as interrupted:
+        interrupted.outcome = report().as_dict()
+        raise
     finally:
         result = report()
         target = job.job_dir.path / "result.json"

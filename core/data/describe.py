@@ -15,6 +15,9 @@ import numpy as np
 from trimtab.core.data.dataset import Dataset
 from trimtab.core.data.keys import MISSING_KEY
 from trimtab.core.data.prepare import Progress, prepare
+from trimtab.core.data.store import Metadata
+
+_NAMED = 4  # columns of one role that a line names one by one
 
 _LOOKED_AT = 1000  # rows from which example keys are taken
 _EXAMPLES = 3
@@ -82,6 +85,25 @@ class Description:
             line = f"{left}  {distinct:>{widths[3]}}  {detail}"
             lines.append(line.rstrip())
         return "\n".join(lines) + "\n"
+
+
+def columns_line(metadata: Metadata) -> str:
+    """The columns' roles in one line, for a person who starts a job: what was detected, or named, and what was not."""
+    columns = metadata.columns
+    parts = [f"label {columns.label}"]
+    if columns.weight:
+        parts.append(f"weight {columns.weight}")
+    for names, what in (
+        ([one.name for one in columns.dense], "dense"),
+        ([one.name for one in columns.single], "categorical"),
+        ([one.name for one in columns.multi], "multi-hot"),
+    ):
+        if names:
+            shown = names if len(names) <= _NAMED else [names[0], "…", names[-1]]
+            parts.append(f"{len(names)} {what} ({', '.join(shown)})")
+    if metadata.ignored:
+        parts.append("left out " + ", ".join(f"{name} ({reason})" for name, reason in metadata.ignored))
+    return "; ".join(parts)
 
 
 def describe(

@@ -83,6 +83,7 @@ class PsClient:
         self._regroup, self._clock, self._stopping = regroup, clock, stopping
         self._timeout = timeout_seconds
         self._connections: dict[str, DataConnection] = {}
+        self._cleaned = 0
 
     def update(self, routing: Routing) -> None:
         """Use `routing` from the next exchange on, if it is newer."""
@@ -121,10 +122,18 @@ class PsClient:
 
     # ---- one message per server
 
+    def _forget_gone(self, view: RoutingView) -> None:
+        """Close connections to processes that the routing no longer names."""
+        for process in self._connections.keys() - set(view.routing.processes):
+            self._connections.pop(process).close()
+        self._cleaned = view.version
+
     def _fast(
         self, view: RoutingView, push: Sheet | None, pull: Sheet | None, rate: float, skipped: bool
     ) -> tuple[int, bool]:
         """Returns the vshards whose push is not acknowledged, and whether the pull must be made again."""
+        if self._cleaned != view.version:
+            self._forget_gone(view)
         left = ALL_VSHARDS if push is not None else 0
         again = False
         sent: list[tuple[int, DataConnection]] = []
@@ -198,6 +207,11 @@ class PsClient:
             if pad and (gap := frames.padded(size) - size):
                 sections.append(bytes(gap))
                 size += gap
+        if size > frames.MAX_BODY_BYTES:
+            raise JobFailed(
+                f"batch {header.push_number} sends {size} bytes to one parameter server, more than "
+                f"{frames.MAX_BODY_BYTES}: use smaller batches or more parameter servers"
+            )
         try:
             connection.send(_with_body(header, size), sections)
         except OSError as error:
@@ -275,7 +289,7 @@ class PsClient:
         if known is not None or not process or not address:
             return known
         try:
-            made = DataConnection(address, self._secret, self._job_id, self._process, self._timeout)
+            made = DataConnection(address, self._secret, self._job_id, self._process, self._timeout, expected=process)
         except OSError as error:
             log.info("parameter server %s at %s: %s", process[:12], address, error)
             return None
@@ -283,9 +297,6 @@ class PsClient:
             raise
         except WireError as error:
             log.info("parameter server %s at %s: %s", process[:12], address, error)
-            return None
-        if made.ps_process != process:  # another process got the dead one's port
-            made.close()
             return None
         self._connections[process] = made
         return made

@@ -8,6 +8,7 @@ that ends the process, because its rows could no longer be trusted. A pull chang
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -65,7 +66,7 @@ class Exchange:
             if push_status == frames.NEED_KEYS:
                 return ReplyHeader(push_status, frames.NEED_KEYS, 0, dropped, refused), []
             rows = self._pull(worker, header, parsed)
-        missing = header.pull_cover & (~self.served | refused)
+            missing = header.pull_cover & (~self.served | refused)  # what was served when the rows were read
         return ReplyHeader(push_status, frames.OK, rows.nbytes, dropped, refused, missing), [rows]
 
     def _push(self, worker: str, header: RequestHeader, body: RequestBody) -> tuple[int, int, int, bytes]:
@@ -75,6 +76,8 @@ class Exchange:
         number, cover = header.push_number, header.push_cover
         if not 0 <= number < self._batches:
             raise WireError(f"batch {number} is outside this job's 0 .. {self._batches - 1}")
+        if not math.isfinite(header.learning_rate):
+            raise WireError(f"learning rate {header.learning_rate} of batch {number} is not finite")
         refused = cover & ~self.served
         lacking = self.sets.lacking(number, cover & self.served)
         dropped = (cover & self.served & ~lacking).bit_count()
@@ -82,12 +85,13 @@ class Exchange:
         self.counters.slow += bool(refused or dropped)
         if not lacking:
             return frames.OK, refused, dropped, b""
-        if not header.flags & frames.SKIPPED:
+        skipped = bool(header.flags & frames.SKIPPED)
+        found, gradients = None, body.gradients
+        if not skipped:
             found = self._rows_of_push(worker, header, body)
             if found is None:
                 self.counters.slow += 1
                 return frames.NEED_KEYS, 0, 0, b""
-            gradients = body.gradients
             try:
                 if lacking != cover:
                     found, gradients = self._only(found, gradients, lacking)
@@ -95,8 +99,7 @@ class Exchange:
             except TableFull as error:
                 self.failure = str(error)
                 return frames.FAILED, 0, 0, self.failure.encode()
-            self._apply(found, gradients, header.learning_rate)
-        self.sets.mark(number, lacking, bool(header.flags & frames.SKIPPED))
+        self._apply(found, gradients, header.learning_rate, number, lacking)
         self.counters.pushes += 1
         return frames.OK, refused, dropped, b""
 
@@ -137,9 +140,12 @@ class Exchange:
         kept = Found(found.keys[keep], np.array(ends, np.int64), places, int((places < 0).sum()))
         return kept, np.concatenate(parts)
 
-    def _apply(self, found: Found, gradients: Floats, rate: float) -> None:
+    def _apply(self, found: Found | None, gradients: Floats, rate: float, number: int, cover: int) -> None:
+        """Change the rows and mark the number, both or neither; without rows the number is marked as skipped."""
         try:
-            self.table.update(found, gradients, rate)
+            if found is not None:
+                self.table.update(found, gradients, rate)
+            self.sets.mark(number, cover, skipped=found is None)
         except BaseException:
             self._die(_RESERVED_EXIT)
             raise
@@ -152,7 +158,7 @@ class Exchange:
         found = self.table.find(keys.copy() if keep else keys, counts)  # the receive buffer is used again
         rows = self._buffer(int(counts.astype(np.int64) @ self.table.dims))
         self.table.read(found, bool(header.flags & frames.DEFAULTS), rows)
-        if keep:
+        if keep and not self._outside(found, header.pull_cover):  # a push by token is not checked key by key
             self._tokens.put(worker, header.pull_token, Token(found, header.pull_cover, self.table.generation))
         return rows
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from trimtab.core.clock import Clock, SystemClock
@@ -19,7 +20,8 @@ from trimtab.core.ps.table import RowTable
 from trimtab.core.wire.control import serve_ps
 from trimtab.core.wire.encode import read_json
 from trimtab.core.wire.handshake import new_process_id
-from trimtab.core.wire.messages import PsConfig
+from trimtab.core.wire.messages import PsConfig, check_protocol
+from trimtab.core.wire.private import leave_orphaned
 from trimtab.core.wire.secrets import read_secret
 from trimtab.core.wire.sockets import DataServer
 
@@ -34,6 +36,7 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         config = read_json(PsConfig, argv[0])
+        check_protocol(config)
         model = read_json(ModelSpec, config.model)
         secret = read_secret(Path(config.secret_file))
     except (IndexError, OSError, WireError, Refused) as error:
@@ -47,22 +50,28 @@ def serve(config: PsConfig, model: ModelSpec, secret: bytes, clock: Clock) -> in
     process = new_process_id()
     table = RowTable(model.tables, config.seed, config.memory_bytes)
     server = ParameterServer(config.job_id, process, config.term, model, table, config.batches, clock)
-    signal.signal(signal.SIGTERM, lambda *_: server.stopping.set())
+    # Set from another thread: the handler may run inside a wait on this very event.
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.stopping.set).start())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the controller decides
     data = DataServer(config.data_address, secret, config.job_id, process, server.exchange.handle)
     server.address = data.address
     control = serve_ps(config.control_address, secret, server.sync)
     log.info("%s is process %s at %s", config.pod, process, data.address)
+    orphaned = False
     try:
         while not clock.wait(server.stopping, _TICK_SECONDS):
             silence = server.seconds_without_contact()
             if silence > config.orphan_grace_seconds:
                 log.warning("no controller for %.1f s: leaving", silence)
-                return ORPHANED
-        return STOPPED
+                orphaned = True
+                break
+        return ORPHANED if orphaned else STOPPED
     finally:
         control.close()
         data.close()
+        if orphaned and config.controller_address:
+            own = [config.control_address, data.address.partition(":")[2]]
+            leave_orphaned(Path(config.controller_address), map(Path, own))
 
 
 if __name__ == "__main__":

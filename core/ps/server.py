@@ -18,7 +18,7 @@ import psutil
 
 from trimtab.core.clock import Clock
 from trimtab.core.domain.model_spec import VSHARDS, ModelSpec
-from trimtab.core.errors import Refused, TrimtabError
+from trimtab.core.errors import CorruptCopy, Refused, TrimtabError
 from trimtab.core.ps.copies import VshardCopy, read_copy, write_copies
 from trimtab.core.ps.exchange import Exchange
 from trimtab.core.ps.manifest import read_manifest
@@ -109,6 +109,9 @@ class ParameterServer:
             except TrimtabError as error:
                 log.error("order failed: %s", error)
                 self._error = str(error)
+            except Exception as error:  # an order thread that died would leave a server that answers and does nothing
+                log.exception("order failed")
+                self._error = f"{type(error).__name__}: {error}"
             finally:
                 with self._orders_lock:
                     self._pending -= 1
@@ -116,6 +119,8 @@ class ParameterServer:
     def _load(self, order: ServeOrder) -> None:
         """Replace each vshard of the order by the manifest's copy, then serve it."""
         manifest = read_manifest(order.manifest)
+        if (manifest.job_id, manifest.fingerprint) != (self._job_id, self._model.fingerprint):
+            raise CorruptCopy(f"manifest {order.manifest} is of job {manifest.job_id} or of another model")
         for vshard in from_bitmap(order.vshards):
             if self._wanted[vshard] != order.since or self._since[vshard] >= order.since:
                 continue
@@ -130,6 +135,8 @@ class ParameterServer:
 
     def _copy(self, order: CopyOrder) -> None:
         """Write a copy of all that is served; a failed disk is reported, not fatal."""
+        if order.id < self._copy_ordered:
+            return  # a newer order waits behind it
         path = Path(order.directory) / f"copies-{self.process[:12]}-{order.id}.ttc"
         try:
             self._copies = write_copies(path, self._each_vshard(), self._model.tables, order.id)

@@ -73,6 +73,7 @@ class Feed:
         self._stub = ControllerStub(config.controller_address, secret)
         self._tasks: deque[Task] = deque()
         self._outstanding: set[int] = set()
+        self._finished: deque[int] = deque(maxlen=64)
         self._unsent = _Unsent()
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -135,6 +136,7 @@ class Feed:
             if task.last:
                 unsent.finished.append(task.grant.id)
                 self._outstanding.discard(task.grant.id)
+                self._finished.append(task.grant.id)
                 if not self._tasks:
                     self._wake.set()
 
@@ -167,14 +169,17 @@ class Feed:
         self._obey(orders)
 
     def _run(self) -> None:
-        while not self.stopping.is_set():
-            self.sync_once()
-            with self._lock:
-                hungry = not self._tasks
-            self._clock.wait(self._wake, _HUNGRY_SECONDS if hungry else _SYNC_SECONDS)
-            self._wake.clear()
-        if not self.orphaned:
-            self.sync_once()
+        try:
+            while not self.stopping.is_set():
+                self.sync_once()
+                with self._lock:
+                    hungry = not self._tasks
+                self._clock.wait(self._wake, _HUNGRY_SECONDS if hungry else _SYNC_SECONDS)
+                self._wake.clear()
+            if not self.orphaned:
+                self.sync_once()
+        finally:
+            self._end()  # whatever ended this thread, the training thread must not wait for it
 
     def _message(self, sending: _Unsent, want: int) -> WorkerSync:
         memory = self._me.memory_info().rss
@@ -202,8 +207,8 @@ class Feed:
             self._on_routing(orders.routing)
         with self._arrived:
             for grant in orders.grants:
-                if grant.id in self._outstanding:
-                    continue
+                if grant.id in self._outstanding or grant.id in self._finished:
+                    continue  # said again because an answer was lost or late
                 self._outstanding.add(grant.id)
                 numbers = range(grant.lo, grant.hi)
                 self._tasks.extend(Task(grant, number, number == grant.hi - 1) for number in numbers)

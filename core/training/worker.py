@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,8 @@ from trimtab.core.training.runtime import configure_tensorflow
 from trimtab.core.training.step import TrainStep
 from trimtab.core.wire.encode import read_json
 from trimtab.core.wire.handshake import new_process_id
-from trimtab.core.wire.messages import EVALUATE, TRAIN, BatchLoss, BatchScores, WorkerConfig
+from trimtab.core.wire.messages import EVALUATE, TRAIN, BatchLoss, BatchScores, WorkerConfig, check_protocol
+from trimtab.core.wire.private import leave_orphaned
 from trimtab.core.wire.secrets import read_secret
 
 log = logging.getLogger(__name__)
@@ -99,6 +101,8 @@ class Worker:
         following = self._prepare(task) if task is not None else None
         read = time.perf_counter()
         rate = self._step.learning_rate(work.batch.number)
+        if not np.isfinite(np.float32(rate)):
+            raise JobFailed(f"learning rate of batch {work.batch.number}: {rate}: use a schedule that stays finite")
         self._client.exchange(sheet, following.sheet if following else None, rate, skipped=not finite)
         exchanged = time.perf_counter()
         phases = {"compute": computed - started, "read": read - computed, "exchange": exchanged - read}
@@ -132,6 +136,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the controller decides
     try:
         config = read_json(WorkerConfig, argv[0])
+        check_protocol(config)
         secret = read_secret(Path(config.secret_file))
         spec = read_json(JobSpec, config.spec)
         model = read_json(ModelSpec, config.model)
@@ -146,7 +151,8 @@ def work(config: WorkerConfig, secret: bytes, spec: JobSpec, model: ModelSpec, c
     process = new_process_id()
     clients: list[PsClient] = []
     feed = Feed(config, process, secret, lambda routing: clients[0].update(routing), clock)
-    signal.signal(signal.SIGTERM, lambda *_: feed.stopping.set())
+    # Set from another thread: the handler may run inside a wait on this very event.
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=feed.stopping.set).start())
     configure_tensorflow(config.threads)
     try:
         dataset = Dataset.open(Path(config.dataset))
@@ -176,7 +182,10 @@ def work(config: WorkerConfig, secret: bytes, spec: JobSpec, model: ModelSpec, c
     finally:
         feed.close()
         clients[0].close()
-    return ORPHANED if feed.orphaned else code
+    if feed.orphaned:
+        leave_orphaned(Path(config.controller_address), ())
+        return ORPHANED
+    return code
 
 
 def numbering_of(spec: JobSpec, dataset: Dataset) -> Numbering:

@@ -198,6 +198,9 @@ def parse_body(header: RequestHeader, body: npt.NDArray[np.uint8], dims: Int64s)
         at = padded(at) if pull_counts is not None else at
     if pull_counts is not None:
         pull_keys, at = _section(body, at, int(pull_counts.sum(dtype=np.int64)), np.dtype(np.int64))
+        reply = 4 * int(pull_counts.astype(np.int64) @ dims)
+        if reply > MAX_BODY_BYTES:
+            raise WireError(f"pull asks for {reply} bytes of rows, beyond {MAX_BODY_BYTES}")
     if at != len(body):
         raise WireError(f"frame body has {len(body)} bytes, its counts ask for {at}")
     return RequestBody(push_counts, pull_counts, push_keys, gradients, pull_keys)

@@ -60,13 +60,16 @@ def accept(stream: Stream, secret: bytes, job_id: str, process: str) -> str:
     return bytes(worker).hex()
 
 
-def connect(stream: Stream, secret: bytes, job_id: str, process: str) -> str:
+def connect(stream: Stream, secret: bytes, job_id: str, process: str, expected: str = "") -> str:
     """The client's side; returns the parameter server's process id.
 
     Raises:
-        Refused: wrong secret, job or version, on either side. WireError: the peer broke off.
+        Refused: wrong secret, job or version, on either side.
+        WireError: the peer broke off, or is not `expected` (a dead process's address was given to another).
     """
     magic, version, theirs, server = _HELLO.unpack(_exactly(stream, _HELLO.size))
+    if expected and bytes(server).hex() != expected:
+        raise WireError(f"another process than {expected[:12]} answers there")
     if magic != _MAGIC or version != VERSION:
         raise Refused(f"parameter server speaks version {version}; this worker speaks {VERSION}")
     nonce, me = secrets.token_bytes(16), bytes.fromhex(process)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from trimtab.core.domain.intervals import Interval
 from trimtab.core.domain.model_spec import VSHARDS
+from trimtab.core.errors import Refused
 
 PROTOCOL = 1  # rises when a message changes meaning; a peer with another number is refused
 
@@ -261,6 +262,7 @@ class PsConfig:
     """A parameter server's start: read from the file named by its one argument.
 
     Attributes:
+        controller_address: the controller's Unix socket; its directory is the job's private one.
         control_address: Unix socket path for gRPC; data_address: ``tcp:127.0.0.1:0`` or ``unix:PATH``.
         batches: N; numbers outside 0 .. N-1 are refused. model: path of the ModelSpec as JSON.
         memory_bytes: the table may not grow beyond it.
@@ -277,6 +279,8 @@ class PsConfig:
     batches: int
     memory_bytes: int
     orphan_grace_seconds: float
+    controller_address: str = ""
+    protocol: int = PROTOCOL
 
 
 @dataclass(frozen=True)
@@ -301,3 +305,14 @@ class WorkerConfig:
     validation_dataset: str
     threads: int
     orphan_grace_seconds: float
+    protocol: int = PROTOCOL
+
+
+def check_protocol(config: PsConfig | WorkerConfig) -> None:
+    """Refuse a configuration that another version of the protocol wrote.
+
+    Raises:
+        Refused: names both versions.
+    """
+    if config.protocol != PROTOCOL:
+        raise Refused(f"configuration of protocol {config.protocol}; this process speaks {PROTOCOL}")

@@ -27,6 +27,8 @@ Buffer = memoryview | bytes | bytearray | npt.NDArray[np.generic]
 Handler = Callable[[str, RequestHeader, npt.NDArray[np.uint8]], tuple[ReplyHeader, Sequence[Buffer]]]
 
 _HANDSHAKE_SECONDS = 10.0
+_ACCEPT_PAUSE_SECONDS = 0.2
+_MOST_CONNECTIONS = 4096  # workers of one job, and some to spare
 _FIRST_BUFFER = 1 << 20
 
 
@@ -40,6 +42,7 @@ class DataServer:
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
+        self._pause = threading.Event()
         self.refused = 0
         threading.Thread(target=self._accept, name="data-accept", daemon=True).start()
 
@@ -48,29 +51,43 @@ class DataServer:
         with self._lock:
             self._closed = True
             connections = list(self._open)
+        self._pause.set()
         for one in (self._listener, *connections):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:  # out of descriptors or memory for a moment, or closed
+                if not self._closed:
+                    log.warning("data connection could not be accepted: %s", error)
+                    self._pause.wait(_ACCEPT_PAUSE_SECONDS)
+                continue
             with self._lock:
-                if self._closed:
+                if self._closed or len(self._open) >= _MOST_CONNECTIONS:
                     connection.close()
-                    return
+                    continue
                 self._open.add(connection)
-            threading.Thread(target=self._serve, args=(connection,), name="data", daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, args=(connection,), name="data", daemon=True).start()
+            except RuntimeError as error:
+                log.warning("data connection has no thread: %s", error)
+                with self._lock:
+                    self._open.discard(connection)
+                connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            connection.settimeout(_HANDSHAKE_SECONDS)
-            worker = accept(connection, self._secret, self._job_id, self._process)
-            connection.settimeout(None)
+            deadline = threading.Timer(_HANDSHAKE_SECONDS, _break, [connection])  # for all of it, not per byte
+            deadline.daemon = True
+            deadline.start()
+            try:
+                worker = accept(connection, self._secret, self._job_id, self._process)
+            finally:
+                deadline.cancel()
             _tune(connection)
             self._frames(connection, worker)
         except WireError as error:
@@ -79,6 +96,10 @@ class DataServer:
             log.warning("data connection closed: %s", error)
         except OSError as error:
             log.info("data connection lost: %s", error)
+        except Exception:  # whatever one frame provokes, the server lives on for the others
+            with self._lock:
+                self.refused += 1
+            log.exception("data connection closed")
         finally:
             with self._lock:
                 self._open.discard(connection)
@@ -103,15 +124,20 @@ class DataServer:
 class DataConnection:
     """A worker's connection to one parameter-server process."""
 
-    def __init__(self, address: str, secret: bytes, job_id: str, process: str, timeout_seconds: float) -> None:
+    def __init__(
+        self, address: str, secret: bytes, job_id: str, process: str, timeout_seconds: float, expected: str = ""
+    ) -> None:
         """Connects and proves the secret; `ps_process` is who answered.
+
+        Args:
+            expected: the parameter-server process that should answer; another one is a WireError ("" for any).
 
         Raises:
             OSError: nobody listens. Refused, WireError: see `handshake`.
         """
         self._socket = _dial(address, timeout_seconds)
         try:
-            self.ps_process = connect(self._socket, secret, job_id, process)
+            self.ps_process = connect(self._socket, secret, job_id, process, expected)
         except BaseException:
             self._socket.close()
             raise
@@ -142,6 +168,11 @@ class DataConnection:
     def close(self) -> None:
         """Break the connection."""
         self._socket.close()
+
+
+def _break(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def receive_into(source: socket.socket, view: memoryview, end_allowed: bool = False) -> bool:

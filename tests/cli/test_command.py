@@ -96,9 +96,9 @@ def test_bad_input_with_json_is_still_one_object_on_stdout(command):
     code, out, err = command("train", "--data", "x", "--epochs", "0", "--json")
     assert code == 2
     found = json.loads(out)
-    assert found["state"] == "rejected"
-    assert (found["error"]["field"], found["error"]["value"]) == ("--epochs", "0")
-    assert found["error"]["message"] in err
+    assert found["state"] == "failed"
+    assert (found["bad_input"]["field"], found["bad_input"]["value"]) == ("--epochs", "0")
+    assert found["error"] in err
 
 
 def test_the_exit_code_is_that_of_the_process():

@@ -11,6 +11,7 @@ import pytest
 
 from trimtab.core import cli
 from trimtab.core.controller.progress import Progress
+from trimtab.core.controller.result import _KEYS
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.plan import Plan, RolePlan
 from trimtab.core.errors import Interrupted, JobFailed, ModelError
@@ -65,7 +66,7 @@ def test_json_is_one_object_and_all_else_is_on_stderr(train):
 @pytest.mark.parametrize(
     ("error", "code", "state"),
     [
-        (ModelError("--model", "m:f", "return a compiled functional Keras model"), 2, "rejected"),
+        (ModelError("--model", "m:f", "return a compiled functional Keras model"), 2, "failed"),
         (JobFailed("parameter server 0 ended with code 1"), 1, "failed"),
         (Interrupted("stopped before training began"), 130, "stopped"),
         (KeyboardInterrupt(), 130, "stopped"),
@@ -79,7 +80,11 @@ def test_errors_have_their_codes_and_one_line(train, error, code, state):
     assert train(body)[0] == code
     found, out, err = train(body, "--json")
     assert found == code
-    assert json.loads(out)["state"] == state
+    answer = json.loads(out)
+    assert set(answer) == set(_KEYS)
+    assert (answer["state"], answer["batches_applied"], answer["run_id"]) == (state, None, None)
+    assert answer["error"] and answer["error"] in err
+    assert (answer["bad_input"] is not None) == (code == 2)
     assert err.splitlines()[-1].startswith("trimtab: ")
 
 
@@ -89,7 +94,20 @@ def test_a_fault_of_ours_keeps_its_traceback_and_json_stays_json(train, capsys):
 
     with pytest.raises(ZeroDivisionError):
         train(body, "--json")
-    assert json.loads(capsys.readouterr().out) == {"state": "failed", "error": {"message": "ZeroDivisionError: a bug"}}
+    answer = json.loads(capsys.readouterr().out)
+    assert set(answer) == set(_KEYS)
+    assert (answer["state"], answer["error"]) == ("failed", "ZeroDivisionError: a bug")
+
+
+def test_a_stopped_job_still_tells_what_it_had_done(train):
+    def body(spec, progress, stop):
+        error = Interrupted("stopped")
+        error.outcome = {"run_id": "train-1", "state": "stopped", "batches_applied": 7}
+        raise error
+
+    code, out, _ = train(body, "--json")
+    assert code == 130
+    assert json.loads(out) == {"run_id": "train-1", "state": "stopped", "batches_applied": 7}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

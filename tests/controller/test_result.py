@@ -10,7 +10,7 @@ from controller_world import empty_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.core.controller.result import JobResult, RowCounts, tally
+from trimtab.core.controller.result import JobResult, RowCounts, no_result, tally
 from trimtab.core.domain.intervals import IntervalSet
 from trimtab.core.domain.job import JobState, PlanChange
 from trimtab.core.domain.plan import Plan, RolePlan
@@ -64,7 +64,9 @@ def test_the_json_has_every_key_and_no_number_that_is_not_finite() -> None:
         "run_id", "state", "batches_expected", "batches_applied", "batches_duplicated", "batches_skipped",
         "resends_dropped", "rows_expected", "rows_applied", "rows_skipped", "auc", "log_loss", "metrics",
         "samples_per_second", "plans", "warm_start", "max_worker_gap_seconds", "wall_seconds", "cpu_seconds", "job_dir",
-        "model", "error",
+        "model", "error", "bad_input",
     }  # fmt: skip
+    refused = no_result(JobState.FAILED, "--epochs: 0: ...", {"field": "--epochs", "value": "0", "remedy": "..."})
+    assert list(refused) == list(found), "one shape, whatever happens"
     assert (found["auc"], found["metrics"], found["warm_start"]) == (None, {"good": 1.0}, None)
     assert found["plans"] == [{"time": 0.0, "plan": PLAN.as_dict(), "reason": "as asked for"}]

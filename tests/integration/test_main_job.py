@@ -11,6 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from trimtab.core.wire.encode import read_json
+from trimtab.core.wire.messages import WorkerConfig
+
 PROMISED = {
     "run_id", "state", "batches_expected", "batches_applied", "batches_duplicated", "batches_skipped", "rows_expected",
     "rows_applied", "rows_skipped", "auc", "log_loss", "samples_per_second", "plans", "warm_start",
@@ -70,6 +73,8 @@ def test_pods_do_not_outlive_a_killed_controller(sample, tmp_path):
                 break
         pods = psutil.Process(parent.pid).children(recursive=True)
         assert len(pods) == 4
+        private = Path(read_json(WorkerConfig, next((tmp_path / "job" / "pods").glob("worker*"))).secret_file).parent
+        assert (private / "secret").exists()
     finally:
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
@@ -79,6 +84,7 @@ def test_pods_do_not_outlive_a_killed_controller(sample, tmp_path):
         pod.kill()
     assert not alive, "these pods outlived their controller"
     assert len(gone) == 4
+    assert not private.exists(), "sockets and the secret stay behind"
     logs = sorted((tmp_path / "job" / "logs").iterdir())
     assert len(logs) == 4
     assert all("leaving" in Path(log).read_text() for log in logs)

@@ -191,6 +191,53 @@ def test_counts_that_are_not_the_tokens_break_the_protocol(exchange):
         send(exchange, push=(T_KEYS[:-1], U_KEYS), token=9, keys=False)
 
 
+def test_a_pull_of_keys_outside_its_cover_leaves_no_token(exchange):
+    """A push by token is not checked key by key, so what the token names must have been inside."""
+    cover = cover_of("t", T_KEYS[:1])
+    send(exchange, pull=(T_KEYS[:3], []), keep=5, cover=cover)
+    reply, _ = send(exchange, push=(T_KEYS[:3], []), number=3, token=5, keys=False, cover=cover)
+    assert reply.push_status == NEED_KEYS
+    assert (values(exchange) == 0).all()
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf")])
+def test_a_rate_that_is_not_finite_breaks_the_protocol(exchange, rate):
+    with pytest.raises(WireError, match="not finite"):
+        send(exchange, push=(T_KEYS, U_KEYS), rate=rate)
+    assert (values(exchange) == 0).all()
+    assert exchange.sets.of(0).applied == EMPTY
+
+
+def test_what_is_missing_is_judged_when_the_rows_are_read(exchange):
+    """A vshard that begins to be served right after the read must still be reported: its rows were not here."""
+    away = cover_of("t", T_KEYS[:1])
+    exchange.served = EVERY & ~away
+    lock = exchange.lock
+
+    class LoaderWaits:
+        def __enter__(self):
+            return lock.__enter__()
+
+        def __exit__(self, *error):
+            exchange.served = EVERY
+            return lock.__exit__(*error)
+
+    exchange.lock = LoaderWaits()
+    reply, _ = send(exchange, pull=(T_KEYS, U_KEYS))
+    assert reply.pull_refused == away
+
+
+def test_a_failure_to_mark_ends_the_process_too():
+    codes = []
+    made = Exchange(RowTable(TABLES, 1, 64 << 20), 100, die=codes.append)
+    made.served = EVERY
+    made.sets.put(EVERY, EMPTY, EMPTY)
+    made.sets.mark = lambda *_, **__: (_ for _ in ()).throw(MemoryError)
+    with pytest.raises(MemoryError):
+        send(made, push=(T_KEYS, U_KEYS))
+    assert codes == [70]
+
+
 def test_no_room_fails_the_push_and_names_the_remedy():
     made = Exchange(RowTable(TABLES, 1, 1 << 20), 100)
     made.served = EVERY

@@ -163,6 +163,22 @@ def test_a_damaged_copy_is_an_error_that_is_reported(server, manifest, model):
     assert len(report.served) <= 1
 
 
+def test_a_manifest_of_another_job_is_not_loaded(server, model, tmp_path):
+    other = write_initial(tmp_path / "other", "another-job", model)
+    report = settled(server, serve(other, 1))
+    assert "another-job" in report.error
+    assert report.served == ()
+
+
+def test_an_order_that_fails_unexpectedly_is_reported_and_the_next_one_is_done(server, manifest, monkeypatch, tmp_path):
+    settled(server, serve(manifest, 1))
+    extract = server.exchange.table.extract
+    server.exchange.table.extract = lambda vshard: (_ for _ in ()).throw(MemoryError("no memory"))
+    assert "MemoryError" in settled(server, copy=CopyOrder(1, str(tmp_path))).error
+    server.exchange.table.extract = extract
+    assert settled(server, copy=CopyOrder(2, str(tmp_path))).copies.id == 2
+
+
 def test_silence_is_measured_from_the_last_contact(server, clock):
     clock.advance(5)
     assert server.seconds_without_contact() == 5

@@ -70,6 +70,16 @@ def test_a_grant_that_is_said_again_is_done_once(world):
     assert feed.take(block=False) is None
 
 
+def test_a_grant_that_is_said_again_after_it_was_done_is_not_done_again(world):
+    controller, feed, *_ = world
+    controller.answers = [WorkerOrders(1, None, (grant(1, 0, 1),)), WorkerOrders(1, None, (grant(1, 0, 1), grant(2, 1, 2)))]
+    feed.sync_once()
+    feed.done(feed.take(block=True), BatchLoss(0, 0.5, 1))
+    feed.sync_once()
+    assert feed.take(block=False).number == 1
+    assert feed.take(block=False) is None
+
+
 def test_a_finished_grant_and_its_losses_are_reported_once_answered_and_again_until_then(world):
     controller, feed, *_ = world
     controller.answers = [WorkerOrders(1, None, (grant(1, 0, 2),)), WireError("lost"), WorkerOrders(1), WorkerOrders(1)]

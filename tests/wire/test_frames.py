@@ -90,6 +90,13 @@ def test_other_tables_are_refused():
         parse_body(header, body, DIMS[:3])
 
 
+def test_a_pull_whose_answer_would_be_too_large_is_refused():
+    many = frames.MAX_BODY_BYTES // 1024 + 1
+    header, body = body_of(None, [0, 0, 0, many])
+    with pytest.raises(WireError, match="bytes of rows"):
+        parse_body(header, body, DIMS)
+
+
 @pytest.mark.parametrize(("at", "value", "text"), [(0, 88, "magic"), (4, 9, "version 9"), (63, 255, "beyond")])
 def test_a_foreign_header_is_refused(at, value, text):
     packed = bytearray(RequestHeader(1, 4).pack())

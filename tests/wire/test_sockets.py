@@ -87,6 +87,53 @@ def test_a_broken_frame_ends_its_connection_only(server, junk):
     assert server.refused == 1
 
 
+def test_another_process_than_expected_is_not_refused_for_good(server):
+    """A dead process's address may be given to another: that is a reason to look again, not to end the job."""
+    with pytest.raises(WireError, match="another process") as error:
+        DataConnection(server.address, SECRET, "other job", ME, 5.0, expected="f" * 32)
+    assert not isinstance(error.value, Refused)
+    DataConnection(server.address, SECRET, "job", ME, 5.0, expected=server._process).close()
+
+
+def test_a_failing_accept_does_not_end_the_server(server):
+    listener, failures = server._listener, [OSError(24, "Too many open files")] * 3
+
+    class Exhausted:
+        def accept(self):
+            if failures:
+                raise failures.pop()
+            return listener.accept()
+
+        def __getattr__(self, name):
+            return getattr(listener, name)
+
+    connect(server).close()
+    server._listener = Exhausted()
+    connect(server).close()  # wakes the accept that was waiting on the old object
+    for _ in range(2):
+        connection = connect(server)
+        connection.send(RequestHeader(0, 1, 5), [])
+        assert connection.receive_header().dropped == 5
+        connection.close()
+    assert failures == []
+
+
+def test_whatever_a_handler_raises_ends_its_connection_only(server):
+    def fail(worker, header, body):
+        raise MemoryError
+
+    server._handler = fail
+    first = connect(server)
+    first.send(RequestHeader(0, 1), [])
+    with pytest.raises(WireError):
+        first.receive_header()
+    server._handler = echo
+    second = connect(server)
+    second.send(RequestHeader(0, 1, 5), [])
+    assert second.receive_header().dropped == 5
+    assert server.refused == 1
+
+
 def test_each_side_learns_the_others_process(server):
     seen = []
     server._handler = lambda worker, header, body: (seen.append(worker), (ReplyHeader(0, 0), []))[1]
