@@ -12,12 +12,13 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 LOCK := requirements.lock
 
-# Rows: DATA is a path, glob, directory or URL; without it a sample of SAMPLE_ROWS rows is made once.
+# Rows: DATA is a path, glob, directory or URL; without it a sample of SAMPLE_ROWS rows is made once. The sample is
+# small, so it is read three times; rows of one's own once.
 DATA ?=
 SAMPLE_ROWS ?= 1000000
 SAMPLE_SEED ?= 1
 SAMPLE := build/sample/criteo_$(SAMPLE_ROWS)_$(SAMPLE_SEED).parquet
-EPOCHS ?= 3
+EPOCHS ?= $(if $(DATA),1,3)
 ARGS ?=
 
 # Bytecode of every package at once: twenty seconds now, instead of a slow first import in each process later.
@@ -56,7 +57,7 @@ help: ## Show these targets.
 	@awk -F ':.*## ' '/^[a-z_]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: train
-train: $(VENV)/.kernels.stamp $(if $(DATA),,$(SAMPLE)) ## Train a DLRM on a sample, or on your rows: make train DATA=path [EPOCHS=n] [ARGS='--ps 2'].
+train: $(VENV)/.kernels.stamp $(if $(DATA),,$(SAMPLE)) ## Train a DLRM on a sample (3 epochs), or on your rows (1): make train DATA=path [EPOCHS=n] [ARGS='--ps 2'].
 	@$(BIN)/trimtab train --data '$(or $(DATA),$(SAMPLE))' --epochs $(EPOCHS) $(ARGS)
 
 .PHONY: test

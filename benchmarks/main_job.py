@@ -1,7 +1,8 @@
-"""The main job as a newcomer runs it: what `make train` does, `trimtab train --epochs 3` on its sample, in an empty home.
+"""The main job as a newcomer runs it: `trimtab train --epochs 3`, as `make train` does it, in an empty home.
 
-`train_seconds` is from the first batch to the last. Wall-clock figures are those of one machine; what to compare across
-machines is CPU per sample, printed beside them. With `--quick` the sample has 200,000 rows, with as many epochs.
+The rows are the sample of `make train`. `train_seconds` is from the first batch to the last. Wall-clock figures are
+those of one machine; what to compare across machines is CPU per sample, printed beside them. With `--quick` the sample
+has 200,000 rows, with as many epochs.
 """
 
 from __future__ import annotations

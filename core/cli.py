@@ -2,8 +2,8 @@
 
 It stands on the top floor and imports each room only inside the sub-command that needs it, so that `trimtab --help`
 answers at once. Exit codes are a promise: 0 done, 1 the job failed, 2 bad input, 130 interrupted. With `--json`,
-stdout carries exactly one JSON object whatever happens (also for bad input: the same keys, null where nothing is known);
-everything else goes to stderr.
+stdout carries exactly one JSON object whatever happens (also for bad input: the same keys, null where nothing is
+known); everything else goes to stderr.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from trimtab import __version__
+from trimtab.core.cli_display import say
 from trimtab.core.errors import BadInput, Interrupted, TrimtabError
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -65,7 +66,8 @@ def trimtab(context: click.Context) -> None:  # fmt: skip
 @_whole("--batch-size", 1, "Rows per batch.", default="1024")
 @_whole("--workers", 1, "Workers [default: chosen].")
 @_whole("--ps", 1, "Parameter servers [default: chosen].")
-@click.option("--max-cpu", metavar="CORES", help="Cores that the plan shares out among all processes [default: the machine's].")
+@click.option("--max-cpu", metavar="CORES", help="Cores that the plan shares out among all processes "
+              "[default: the machine's].")
 @click.option("--max-memory", metavar="QUANTITY", help="Memory that the plan shares out, such as 4Gi "
               "[default: 75 % of what is free].")
 @_whole("--max-workers", 1, "Most workers at any time.")
@@ -152,16 +154,16 @@ def _refuse(error: BadInput, as_json: bool) -> int:
     if as_json:
         detail = {"field": error.field, "value": str(error.value), "remedy": error.remedy}
         _print_failure("failed", _one_line(str(error)), detail)
-    click.echo(f"trimtab: {_one_line(str(error))}", err=True)
+    say(f"trimtab: {_one_line(str(error))}", err=True)
     return BAD_INPUT
 
 
 def _give_up(state: str, message: str, as_json: bool, code: int, outcome: dict[str, object] | None = None) -> int:
     if as_json and outcome is not None:
-        click.echo(json.dumps(outcome, allow_nan=False))
+        say(json.dumps(outcome, allow_nan=False))
     elif as_json:
         _print_failure(state, _one_line(message))
-    click.echo(f"trimtab: {_one_line(message)}", err=True)
+    say(f"trimtab: {_one_line(message)}", err=True)
     return code
 
 
@@ -169,7 +171,7 @@ def _print_failure(state: str, message: str, bad_input: dict[str, str] | None = 
     from trimtab.core.controller.result import no_result
     from trimtab.core.domain.job import JobState
 
-    click.echo(json.dumps(no_result(JobState(state), message, bad_input), allow_nan=False))
+    say(json.dumps(no_result(JobState(state), message, bad_input), allow_nan=False))
 
 
 def _one_line(text: str) -> str:
@@ -179,7 +181,7 @@ def _one_line(text: str) -> str:
 def _help_when_alone(context: click.Context) -> None:
     """A group called without a command shows what it has."""
     if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        say(context.get_help())
 
 
 def _in_our_words(error: click.ClickException, given: list[str]) -> BadInput:

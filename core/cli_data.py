@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 
-import click
-
-from trimtab.core.cli_display import Line
+from trimtab.core.cli_display import Line, say
 
 
 def sample(rows: int, out: str, seed: int) -> None:
@@ -22,7 +20,7 @@ def sample(rows: int, out: str, seed: int) -> None:
 
     with Line() as line:
         write_sample(out, rows, seed, line.show)
-    click.echo(f"{out}: {rows} rows, seed {seed}")
+    say(f"{out}: {rows} rows, seed {seed}")
 
 
 def describe(source: str, columns: str | None, *, as_json: bool) -> None:
@@ -35,4 +33,4 @@ def describe(source: str, columns: str | None, *, as_json: bool) -> None:
     from trimtab.core.data.describe import describe as describe_rows
 
     found = describe_rows(source, columns, home() / "cache" / "data")
-    click.echo(json.dumps(found.as_dict(), allow_nan=False) if as_json else found.as_text())
+    say(json.dumps(found.as_dict(), allow_nan=False) if as_json else found.as_text())

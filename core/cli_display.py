@@ -8,10 +8,14 @@ made by pure functions, so that they can be tested without a terminal.
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import IO, TYPE_CHECKING, Any, Self, TextIO, cast
+
+import click
 
 from trimtab.core.clock import Clock, SystemClock
 
@@ -21,8 +25,70 @@ if TYPE_CHECKING:
     from trimtab.core.controller.progress import Progress
 
 PLAIN_LINE_SECONDS = 5.0
+COLUMNS = "columns"  # the phase whose message says which column was taken for what: shown once, and it stays
 _BAR_CELLS = 28
 _UNKNOWN = "–"
+
+
+class Stream:
+    """A text stream that swallows what is written once its reader has gone (a closed terminal or pipe), or when there
+    is none at all: what nobody reads must not end a job.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._gone = stream is None
+
+    def write(self, text: str) -> int:
+        """Write while somebody reads."""
+        if self._stream is not None and not self._gone:
+            try:
+                self._stream.write(text)
+            except (OSError, ValueError):
+                self._leave()
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush while somebody reads."""
+        if self._stream is not None and not self._gone:
+            try:
+                self._stream.flush()
+            except (OSError, ValueError):
+                self._leave()
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal that is still there."""
+        try:
+            return self._stream is not None and not self._gone and self._stream.isatty()
+        except (OSError, ValueError):
+            return False
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the stream's own (its encoding, say)."""
+        return getattr(self._stream, name)
+
+    def _leave(self) -> None:
+        self._gone = True
+        _to_nowhere(self._stream)
+
+
+def _to_nowhere(stream: TextIO | None) -> None:
+    """What is still buffered would fail again when Python exits, and change the exit code."""
+    with suppress(OSError, ValueError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        if stream is not None:
+            os.dup2(nothing, stream.fileno())
+        os.close(nothing)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """One message on stdout or stderr; nothing happens when its reader has gone."""
+    try:
+        click.echo(text, err=err)
+    except UnicodeError:
+        raise
+    except (OSError, ValueError):
+        _to_nowhere(sys.stderr if err else sys.stdout)
 
 
 class Line:
@@ -32,7 +98,7 @@ class Line:
     """
 
     def __init__(self, stream: TextIO | None = None, clock: Clock | None = None) -> None:
-        self._stream = stream if stream is not None else sys.stderr
+        self._stream = Stream(stream if stream is not None else sys.stderr)
         self._clock = clock if clock is not None else SystemClock()
         self._live: Live | None = None
         self._last_text = ""
@@ -43,7 +109,7 @@ class Line:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(file=self._stream), refresh_per_second=5, transient=True)
+            self._live = Live(console=Console(file=cast(IO[str], self._stream)), refresh_per_second=5, transient=True)
             self._live.start()
         return self
 
@@ -74,6 +140,17 @@ class Line:
             self._last_text, self._last_time = text, self._clock.now()
 
 
+    def keep(self, text: str) -> None:
+        """Write one line that stays, above what is redrawn."""
+        if self._live is not None:
+            from rich.text import Text
+
+            self._live.console.print(Text(text))
+            return
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+
 class TrainDisplay(Line):
     """A job's progress: batches, samples per second, loss, the plan in force, the phase."""
 
@@ -83,6 +160,9 @@ class TrainDisplay(Line):
         """Take the controller's report; cheap enough for every batch."""
         changed = self.latest is None or self.latest.phase != progress.phase or self.latest.plan != progress.plan
         self.latest = progress
+        if progress.phase == COLUMNS:
+            self.keep(f"columns: {progress.message}")
+            return
         share = progress.batches_done / progress.batches_expected if progress.batches_expected else None
         self.show(progress_text(progress), share, now=changed)
 

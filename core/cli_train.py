@@ -1,23 +1,18 @@
 """`trimtab train`: from options to a `JobSpec`, from a `JobResult` to a table or JSON, and an orderly end on Ctrl-C.
 
-SIGINT and SIGTERM are the same here: while the job trains they set the stop event and the controller winds down its
-processes; before that they interrupt at once, because nothing runs yet that would have to be ended in order. A second
-signal interrupts in any case.
+While the job trains, a signal sets the stop event and the controller winds down its processes; before that it
+interrupts at once, because nothing runs yet that would have to be ended in order.
 """
 
 from __future__ import annotations
 
 import json
-import signal
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Mapping
 from typing import Any
 
-import click
-
-from trimtab.core.cli_display import TrainDisplay, closing_table
+from trimtab.core.cli_display import TrainDisplay, closing_table, say
+from trimtab.core.controller.signals import stops_in_order
 from trimtab.core.domain.job import JobSpec, JobState, Mode
 from trimtab.core.domain.plan import Limits
 from trimtab.core.domain.quantities import parse_cpu, parse_memory
@@ -71,36 +66,20 @@ def run(spec: JobSpec, *, as_json: bool) -> int:
 
     stop = threading.Event()
     if spec.mode is not Mode.FIXED:
-        click.echo(f"mode {spec.mode}: the plan stays fixed for now; it is not changed while the job runs", err=True)
-    with TrainDisplay() as display, _signals_stop(stop, display):
+        say(f"mode {spec.mode}: the plan stays fixed for now; it is not changed while the job runs", err=True)
+    display = TrainDisplay()
+
+    def driven() -> bool:
+        return display.latest is not None and display.latest.batches_expected > 0
+
+    with display, stops_in_order(stop, driven, always=True):
         display.show("reading rows and model", now=True)
         result = train(spec, progress=display.progress, stop=stop)
     found = result.as_dict()
-    click.echo(json.dumps(found, allow_nan=False) if as_json else closing_table(found))
+    say(json.dumps(found, allow_nan=False) if as_json else closing_table(found))
     if result.error:
-        click.echo(f"trimtab: {result.error}", err=True)
+        say(f"trimtab: {result.error}", err=True)
     return EXIT_CODES[result.state]
-
-
-@contextmanager
-def _signals_stop(stop: threading.Event, display: TrainDisplay) -> Iterator[None]:
-    """SIGINT and SIGTERM set `stop`; they raise KeyboardInterrupt when nothing runs yet, or on the second time."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        again = stop.is_set()
-        stop.set()
-        if again or display.latest is None or not display.latest.batches_expected:
-            raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
-        yield
-        return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _rate(text: str | None) -> float | None:

@@ -83,5 +83,6 @@ def repository() -> Path:
 def shared_data(require: Callable[[str, bool, str], None]) -> Path:
     """The folder of real rows beside the checkout, which is not part of the product."""
     folder = REPOSITORY.parent / "shared" / "data"
-    require("shared", folder.is_dir(), "the folder ../shared/data with real rows is not there")
+    rows = folder / "criteo_sample" / "train.tiny.csv"
+    require("shared", rows.is_file(), "../shared/data/criteo_sample/train.tiny.csv with real rows is not there")
     return folder

@@ -43,7 +43,8 @@ class PodStatus:
     Attributes:
         name, role: as in its `PodSpec`.
         phase: pending | running | succeeded | failed.
-        exit_code: of an ended pod, as Kubernetes counts: 128 + signal for a killed one; None while it lives.
+        exit_code: of an ended pod, as Kubernetes counts: 128 + signal for a killed one; None while it lives,
+            and where nobody knows.
         pid: of a local process, else None.
         started_at: the clock's seconds when it began to run; None while pending.
     """

@@ -10,16 +10,20 @@ after `orphan_grace` when their controller is gone.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.core.clock import Clock
 from trimtab.core.cluster.base import FAILED, RUNNING, SUCCEEDED, PodSpec, PodStatus
+
+log = logging.getLogger(__name__)
 
 NOT_STARTED = 127  # exit code of a pod whose command could not be run, as a shell has it
 PIDS_FILE = "pids.json"
@@ -45,7 +49,8 @@ class _Pod:
     spec: PodSpec
     process: subprocess.Popen[bytes] | None
     started_at: float
-    exit_code: int | None = None
+    ended: bool = False
+    exit_code: int | None = None  # of an ended one; None when somebody else has reaped it
     kill_at: float | None = None  # set when the polite signal was sent
     killed: bool = False
 
@@ -65,6 +70,7 @@ class LocalCluster:
         self._grace = grace_seconds
         self._pods: dict[str, _Pod] = {}
         self._used: set[str] = set()
+        self._noted: dict[str, int] = {}
         self._cpu_seconds = 0.0
         self._closed = False
         self._never = threading.Event()
@@ -78,21 +84,19 @@ class LocalCluster:
                 self._used.add(name)
                 self._pods[name] = self._start(spec)
         for name, pod in self._pods.items():
-            if name not in wanted and pod.exit_code is None and pod.kill_at is None:
+            if name not in wanted and not pod.ended and pod.kill_at is None:
                 self._signal(pod, signal.SIGTERM)
                 pod.kill_at = self._clock.now() + self._grace
-        for name in [name for name, pod in self._pods.items() if name not in wanted and pod.exit_code is not None]:
+        for name in [name for name, pod in self._pods.items() if name not in wanted and pod.ended]:
             del self._pods[name]
         self._note_pids()
 
     def observe(self) -> tuple[PodStatus, ...]:
         """Reap what has ended, kill what outlived its grace, and tell."""
         self._poll()
-        ended = [name for name, pod in self._pods.items() if pod.kill_at is not None and pod.exit_code is not None]
-        for name in ended:
+        for name in [name for name, pod in self._pods.items() if pod.kill_at is not None and pod.ended]:
             del self._pods[name]
-        if ended:
-            self._note_pids()
+        self._note_pids()
         return tuple(_status(self._pods[name]) for name in sorted(self._pods))
 
     def cpu_seconds(self) -> float:
@@ -105,7 +109,8 @@ class LocalCluster:
         self.apply(())
         while self.observe():
             self._clock.wait(self._never, _POLL_SECONDS)
-        (self._directory / PIDS_FILE).unlink(missing_ok=True)
+        with suppress(OSError):
+            (self._directory / PIDS_FILE).unlink(missing_ok=True)
 
     def _start(self, spec: PodSpec) -> _Pod:
         environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED} | _ENVIRONMENT
@@ -124,23 +129,34 @@ class LocalCluster:
                 )
             except OSError as error:
                 output.write(f"{spec.argv[0]} could not be started: {error}\n".encode())
-                return _Pod(spec, None, now, exit_code=NOT_STARTED)
+                return _Pod(spec, None, now, ended=True, exit_code=NOT_STARTED)
         return _Pod(spec, process, now)
 
     def _poll(self) -> None:
         now = self._clock.now()
         for pod in self._pods.values():
-            if pod.process is None or pod.exit_code is not None:
+            if pod.process is None or pod.ended:
                 continue
-            if os.waitid(os.P_PID, pod.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                self._signal(pod, signal.SIGKILL)  # the rest of its group, while the zombie still holds the id
-                _, status, used = os.wait4(pod.process.pid, 0)
-                pod.process.returncode = os.waitstatus_to_exitcode(status)
-                pod.exit_code = pod.process.returncode if pod.process.returncode >= 0 else 128 - pod.process.returncode
-                self._cpu_seconds += used.ru_utime + used.ru_stime
-            elif pod.kill_at is not None and now >= pod.kill_at and not pod.killed:
+            try:
+                ended = os.waitid(os.P_PID, pod.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+                if ended:
+                    self._reap(pod, pod.process)
+            except ChildProcessError:  # the program ignores SIGCHLD, or one of its threads has reaped it
+                self._signal(pod, signal.SIGKILL)
+                pod.ended, pod.process.returncode, ended = True, 0, True  # Popen must not look for it again
+            if ended:
+                continue
+            if pod.kill_at is not None and now >= pod.kill_at and not pod.killed:
                 self._signal(pod, signal.SIGKILL)
                 pod.killed = True
+
+    def _reap(self, pod: _Pod, process: subprocess.Popen[bytes]) -> None:
+        self._signal(pod, signal.SIGKILL)  # the rest of its group, while the zombie still holds the id
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        pod.exit_code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+        pod.ended = True
+        self._cpu_seconds += used.ru_utime + used.ru_stime
 
     def _signal(self, pod: _Pod, number: signal.Signals) -> None:
         if pod.process is not None:
@@ -151,19 +167,23 @@ class LocalCluster:
 
     def _note_pids(self) -> None:
         """Keep the list of living pods on disk, for a person who must clean up after a controller's kill -9."""
-        alive = {
-            name: pod.process.pid for name, pod in self._pods.items() if pod.process and pod.exit_code is None
-        }
+        alive = {name: pod.process.pid for name, pod in self._pods.items() if pod.process and not pod.ended}
+        if alive == self._noted:
+            return
+        self._noted = alive
         target = self._directory / PIDS_FILE
         beside = target.with_suffix(".tmp")
-        beside.write_text(json.dumps(alive), encoding="utf-8")
-        beside.replace(target)
+        try:
+            beside.write_text(json.dumps(alive), encoding="utf-8")
+            beside.replace(target)
+        except OSError as error:  # a full disk must not keep pods from being started, or worse, from being ended
+            log.warning("%s cannot be written: %s", target, error)
 
 
 def _status(pod: _Pod) -> PodStatus:
     spec = pod.spec
     pid = pod.process.pid if pod.process is not None else None
-    if pod.exit_code is None:
+    if not pod.ended:
         return PodStatus(spec.name, spec.role, RUNNING, None, pid, pod.started_at)
     phase = SUCCEEDED if pod.exit_code == 0 else FAILED
     return PodStatus(spec.name, spec.role, phase, pod.exit_code, pid, pod.started_at)

@@ -13,11 +13,10 @@ from trimtab.core.controller.actions import CommitDocument, RemoveSuperseded
 from trimtab.core.controller.inputs import CommitResult, PsSaid
 from trimtab.core.controller.pods import end_job
 from trimtab.core.controller.serving import commit
-from trimtab.core.controller.state import CopyRound, Draft, Phase
+from trimtab.core.controller.state import MOST_FAILED_ROUNDS, CopyRound, Draft, Phase, pause_seconds
 from trimtab.core.domain.job import JobState
 from trimtab.core.ps.manifest import merge
 
-MOST_FAILED_ROUNDS = 5
 MOST_PATIENCE = 12  # times copy_seconds, while reports say that the copies are being written
 
 
@@ -27,7 +26,8 @@ def drive_copies(draft: Draft) -> None:
     if state.round is not None:
         _end_round(draft)
     elif state.phase is Phase.CLOSING:
-        if state.ledger.served and not state.committing:
+        due = draft.now - state.copied_at >= pause_seconds(state.failed_rounds)
+        if due and state.ledger.served and not state.committing:
             _begin_round(draft)
     elif state.phase is Phase.TRAINING and state.ledger.served:
         due = draft.now - state.copied_at >= state.settings.checkpoint_seconds
@@ -76,6 +76,10 @@ def closed(draft: Draft, result: CommitResult, superseded: bool) -> None:
         draft.note("checkpoint", f"checkpoint committed: {number} of {batches} batches closed", closed=number)
     if state.phase is not Phase.CLOSING or not state.manifest.complete(state.settings.batches):
         return
+    if len(state.manifest.skipped()) == state.settings.batches:  # counted right, and of no use to anybody
+        why = "no batch could be applied: in every one the loss or a gradient was not finite"
+        end_job(draft, JobState.FAILED, f"{why}; look at the data and the model, or use a smaller learning rate")
+        return
     if state.settings.evaluation_batches:
         draft.enter(Phase.EVALUATING, f"evaluating {state.settings.evaluation_batches} held-out batches")
     else:
@@ -103,13 +107,14 @@ def _end_round(draft: Draft) -> None:
         if not written.error:
             new = merge(new, written, state.document.routing, process)
     closing = state.phase is Phase.CLOSING and state.ledger.all_applied
-    rounds = state.failed_rounds + 1 if closing and not new.complete(state.settings.batches) else 0
+    failed = not new.complete(state.settings.batches)
+    rounds = state.failed_rounds + failed if closing else 0  # a swap that could not be stored has counted too
     draft.state = replace(state, round=None, copied_at=draft.now, failed_rounds=rounds)
     if rounds >= MOST_FAILED_ROUNDS:
         reasons = "; ".join(written.error for written in running.results.values() if written.error)
         why = reasons or ("no answer in time" if late else "the copies do not hold every batch")
         end_job(draft, JobState.FAILED, f"the final checkpoint could not be written, {rounds} times: {why}")
-    elif new != state.manifest or state.phase is Phase.CLOSING:
+    elif new != state.manifest or (closing and not failed):
         commit(draft, CommitDocument(state.document, new if new != state.manifest else None))
 
 

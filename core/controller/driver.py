@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +33,7 @@ from trimtab.core.controller.actions import (
     SendPs,
     SetPods,
 )
+from trimtab.core.controller.document import Document
 from trimtab.core.controller.events import EventLog, last_lines
 from trimtab.core.controller.inputs import (
     CommitResult,
@@ -45,14 +46,14 @@ from trimtab.core.controller.inputs import (
     Tick,
     WorkerSaid,
 )
-from trimtab.core.controller.progress import Progress
+from trimtab.core.controller.progress import Progress, Showing
 from trimtab.core.controller.scores import ScoreBook, auc, log_loss, save
 from trimtab.core.controller.state import Phase, State
 from trimtab.core.controller.step import step
 from trimtab.core.controller.store import StateStore
 from trimtab.core.domain.job import JobState
-from trimtab.core.errors import Interrupted, Refused, StaleState, TrimtabError, WireError
-from trimtab.core.ps.manifest import remove_superseded, write_manifest
+from trimtab.core.errors import CorruptCopy, Interrupted, Refused, StaleState, TrimtabError, WireError
+from trimtab.core.ps.manifest import read_manifest, remove_superseded, write_manifest
 from trimtab.core.wire.messages import PsReport, PsSync, WorkerOrders, WorkerSync
 
 log = logging.getLogger(__name__)
@@ -113,6 +114,7 @@ class Driver:
     def __init__(self, state: State, ports: Ports) -> None:
         self.state = state
         self._ports = ports
+        self._progress = Showing(ports.progress)
         self._lock = threading.Lock()
         self._queue: deque[Action] = deque()
         self._wake = threading.Event()
@@ -122,6 +124,7 @@ class Driver:
         self._specs: dict[str, PodSpec] = {}
         self._book = ScoreBook()
         self._broken: Exception | None = None
+        self._ending: FinishJob | None = None
         self._over = False
         self._next_tick = self._next_progress = ports.clock.now()
         self._shown: Phase | None = None
@@ -136,6 +139,7 @@ class Driver:
         """
         server: Server | None = None
         try:
+            self._show()
             server = self._ports.serve(self._answer)
             while not self._over:
                 self._turn()
@@ -146,24 +150,30 @@ class Driver:
             raise
         finally:
             self._close(server)
-        self._show(force=True)
+        with suppress(KeyboardInterrupt):  # all is stored, and every pod has ended
+            self._show(force=True)
         if self.state.document.state is JobState.STOPPED:
             raise Interrupted(self.state.document.reason or "interrupted")
         return self.state
 
     def _close(self, server: Server | None) -> None:
-        """End every pod, also when the caller loses patience meanwhile, then all that this process has opened."""
+        """End every pod, then all that this process has opened; each step is taken, whatever the others raise."""
+        with ExitStack() as steps:  # the last one in is the first to go
+            if server is not None:
+                steps.callback(server.close)
+            steps.callback(self._pool.shutdown, wait=True, cancel_futures=True)
+            for line in self._lines.values():
+                steps.callback(line.close)
+            steps.callback(self._end_pods)
+
+    def _end_pods(self) -> None:
+        """Also when the caller loses patience meanwhile."""
         while True:
             try:
                 self._ports.cluster.close()
-                break
+                return
             except KeyboardInterrupt:
                 log.info("the pods are being ended already")
-        for line in self._lines.values():
-            line.close()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        if server is not None:
-            server.close()
 
     def _turn(self) -> None:
         """One round of the loop: queued actions, then, when it is time, a look at everything."""
@@ -305,18 +315,36 @@ class Driver:
 
     def _finish(self, action: FinishJob) -> None:
         """Store how the job ended; a document that another controller took over is left alone."""
-        self._over = True
-        document = replace(self.state.document, state=action.state, reason=action.reason)
-        with suppress(StaleState, OSError):
-            document = self._ports.store.compare_and_swap(document, document.version)
+        self._ending = action
+        document, manifest = replace(self.state.document, state=action.state, reason=action.reason), self.state.manifest
+        with suppress(OSError, TrimtabError):
+            document = self._store_end(document)
+        if document.manifest != self.state.document.manifest:
+            with suppress(CorruptCopy):
+                manifest = read_manifest(document.manifest)
         with self._lock:
-            self.state = replace(self.state, document=document)
+            self.state = replace(self.state, document=document, manifest=manifest)
+        self._over = True
         self._message = action.reason or "finished"
         self._ports.events.append("end", action.reason or "the job is finished", state=str(action.state))
+
+    def _store_end(self, document: Document) -> Document:
+        """Swap the end in. A swap of our own that was interrupted may have been stored without our knowing."""
+        try:
+            return self._ports.store.compare_and_swap(document, document.version)
+        except StaleState:
+            present = self._ports.store.read()
+            if present is None or present.term != document.term:
+                raise
+            present = replace(present, state=document.state, reason=document.reason)
+            return self._ports.store.compare_and_swap(present, present.version)
 
     def _halt(self, ended: StopRequested | DriverFailed) -> None:
         """End the job from outside the loop, and write that down."""
         if self._over:
+            return
+        if self._ending is not None:  # it was interrupted while it was stored
+            self._finish(self._ending)
             return
         self._feed(ended)
         for action in tuple(self._queue):
@@ -337,6 +365,6 @@ class Driver:
         if state.phase not in (Phase.STARTING, Phase.TRAINING):  # the whole job's, not its decay
             rate = state.losses.throughput or rate
         batches, plan = state.settings.batches, state.document.plan
-        self._ports.progress(
+        self._progress(
             Progress(done, batches, rate, state.losses.recent, plan, str(state.phase), self._message)
         )

@@ -23,11 +23,12 @@ from trimtab.core.domain.job import JobSpec
 from trimtab.core.errors import BadInput
 
 _LONGEST_PRIVATE = 70  # bytes of the private directory's path, so that a socket's name still fits
+_ADDRESS_MARKS = frozenset("%#?")  # have a meaning in the address of a socket
 
 
 def home() -> Path:
-    """TRIMTAB_HOME, by default ~/.trimtab."""
-    return Path(os.environ.get("TRIMTAB_HOME") or Path.home() / ".trimtab")
+    """TRIMTAB_HOME, by default ~/.trimtab; absolute, because pods are told of paths in it."""
+    return Path(os.environ.get("TRIMTAB_HOME") or Path.home() / ".trimtab").absolute()
 
 
 def new_run_id(clock: Clock) -> str:
@@ -93,9 +94,11 @@ def private_dir() -> Path:
     Raises:
         BadInput: no place has a short enough path.
     """
-    places = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
-    for base in places:
-        if base and len(base) + 20 <= _LONGEST_PRIVATE and os.access(base, os.W_OK | os.X_OK):
+    # XDG_RUNTIME_DIR comes last: it is emptied when its user logs out, which a job may outlive.
+    for place in (tempfile.gettempdir(), "/tmp", os.environ.get("XDG_RUNTIME_DIR")):
+        base = str(Path(place).absolute()) if place else ""
+        fits = base and len(os.fsencode(base)) + 20 <= _LONGEST_PRIVATE and not _ADDRESS_MARKS & set(base)
+        if fits and os.access(base, os.W_OK | os.X_OK):
             return Path(tempfile.mkdtemp(prefix="trimtab-", dir=base))
-    remedy = f"give a writable directory with a path of less than {_LONGEST_PRIVATE - 20} bytes"
+    remedy = f"give a writable directory with a path of less than {_LONGEST_PRIVATE - 20} bytes and none of % # ?"
     raise BadInput("TMPDIR", tempfile.gettempdir(), remedy)

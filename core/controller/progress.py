@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trimtab.core.domain.plan import Plan
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,8 @@ class Progress:
         samples_per_second: of the last seconds while training, of the whole job afterwards.
         loss: moving average over recent batches, None before the first.
         plan: in force.
-        phase: starting | training | closing | evaluating | scoring | metrics | over.
+        phase: preparing | columns (once: the message says which was taken for what) | starting | training | closing |
+            evaluating | scoring | metrics | over.
         message: what happened last, as a sentence.
     """
 
@@ -28,3 +33,20 @@ class Progress:
     plan: Plan
     phase: str
     message: str
+
+
+class Showing:
+    """Calls a caller's function with progress until it fails: a display that broke is no reason to end a job."""
+
+    def __init__(self, show: Callable[[Progress], None] | None) -> None:
+        self._show = show
+
+    def __call__(self, progress: Progress) -> None:
+        """Show it; KeyboardInterrupt passes."""
+        if self._show is None:
+            return
+        try:
+            self._show(progress)
+        except Exception:
+            self._show = None
+            log.warning("the progress function failed and is not called any more", exc_info=True)

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from trimtab.core.clock import Clock, SystemClock
 from trimtab.core.cluster.local import LocalCluster
@@ -26,8 +24,9 @@ from trimtab.core.controller.events import EventLog
 from trimtab.core.controller.launch import Launcher
 from trimtab.core.controller.machine import usable_cpu, usable_memory_bytes
 from trimtab.core.controller.places import JobDir, claim_job_dir, home, new_run_id, private_dir
-from trimtab.core.controller.progress import Progress
+from trimtab.core.controller.progress import Progress, Showing
 from trimtab.core.controller.result import JobResult, RowCounts, tally
+from trimtab.core.controller.signals import stops_in_order
 from trimtab.core.controller.state import Settings, State, first_state
 from trimtab.core.controller.store import FileStore, take_term
 from trimtab.core.data.batches import BatchReader
@@ -39,7 +38,7 @@ from trimtab.core.domain.job import JobSpec, JobState, Mode, PlanChange
 from trimtab.core.domain.model_spec import ModelSpec
 from trimtab.core.domain.plan import Plan, cold_plan
 from trimtab.core.domain.records import Decision
-from trimtab.core.errors import BadInput, Interrupted, JobFailed
+from trimtab.core.errors import BadInput, CorruptCopy, Interrupted, JobFailed
 from trimtab.core.ps.kernel_cache import warm
 from trimtab.core.ps.manifest import read_manifest
 from trimtab.core.training.probe_client import probe
@@ -70,6 +69,15 @@ class _Prepared:
     model: ModelSpec
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """A job whose files are written; its driver only needs to run."""
+
+    driver: Driver
+    cluster: LocalCluster
+    events: EventLog
+
+
 def train(
     spec: JobSpec,
     progress: Show | None = None,
@@ -79,48 +87,53 @@ def train(
 ) -> JobResult:
     """Train one model and return how it went; a job that failed after its start is a result with its reason.
 
+    In the main thread SIGINT, SIGTERM and SIGHUP stop the job in order, where the program has no handlers of its own.
+
     Args:
         spec: the job.
-        progress: called in the calling thread, several times a second at most.
+        progress: called in the calling thread, several times a second at most; not any more once it has failed.
         clock: the machine's by default.
         stop: set it (from any thread) to stop the job in order.
         checkpoint_seconds: between periodic checkpoints.
 
     Raises:
         BadInput: something given cannot be used; nothing was started and nothing is left behind.
-        JobFailed: it could not be started. Interrupted: it was stopped; `result.json` was written.
+        JobFailed: it could not be started. Interrupted: it was stopped; once it had begun, `outcome` tells how far it
+            came, as `result.json` does.
     """
     clock = clock if clock is not None else SystemClock()
-    show = progress if progress is not None else _silent
-    began = clock.now()
-    with _sigterm_interrupts():
+    show = Showing(progress)
+    halt = stop if stop is not None else threading.Event()
+    began, driven = clock.now(), threading.Event()
+    cpu = time.process_time()
+    with ExitStack() as cleaning, stops_in_order(halt, driven.is_set):
         run_id = new_run_id(clock)
         job_dir = claim_job_dir(spec, run_id)
         try:
-            prepared = _prepare(spec, run_id, job_dir, show)
+            prepared = _prepare(spec, run_id, job_dir, show, halt)
+            cpu = time.process_time()
             private = private_dir()
+            cleaning.callback(shutil.rmtree, private, ignore_errors=True)
+            ready = _set_up(prepared, private, show, clock, halt, checkpoint_seconds)
         except BaseException as error:
             job_dir.abandon()
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted("interrupted before anything was started") from None
+            if isinstance(error, OSError | CorruptCopy):
+                raise JobFailed(f"the job could not be prepared: {_one_line(error)}; make room or see to it") from error
             raise
-        halt = stop if stop is not None else threading.Event()
-        try:
-            return _run(prepared, private, show, clock, halt, began, checkpoint_seconds)
-        except KeyboardInterrupt:
-            raise Interrupted("interrupted") from None
-        except OSError as error:
-            raise JobFailed(f"{job_dir.path}: {error}; make room or choose another --job-dir") from error
-        finally:
-            shutil.rmtree(private, ignore_errors=True)
+        driven.set()
+        return _run(prepared, ready, clock, began, cpu)
 
 
-def _prepare(spec: JobSpec, run_id: str, job_dir: JobDir, show: Show) -> _Prepared:
+def _prepare(spec: JobSpec, run_id: str, job_dir: JobDir, show: Show, stop: threading.Event) -> _Prepared:
     """Look at everything; cheap things first."""
     plan = cold_plan(spec.limits, usable_cpu(), usable_memory_bytes(), workers=spec.workers, ps=spec.ps)
     reason = _reason(spec)
 
     def tell(message: str, share: float = 0.0) -> None:
+        if stop.is_set():
+            raise Interrupted("stopped before anything was started")
         show(Progress(0, 0, 0.0, None, plan, "preparing", f"{message}: {share:.0%}" if share else message))
 
     cache = home() / "cache" / "data"
@@ -147,19 +160,13 @@ def _prepare(spec: JobSpec, run_id: str, job_dir: JobDir, show: Show) -> _Prepar
     )  # fmt: skip
 
 
-def _run(
-    job: _Prepared,
-    private: Path,
-    show: Show,
-    clock: Clock,
-    stop: threading.Event,
-    began: float,
-    checkpoint_seconds: float,
-) -> JobResult:
-    """Write the job's files, drive it, and report."""
+def _set_up(
+    job: _Prepared, private: Path, show: Show, clock: Clock, stop: threading.Event, checkpoint_seconds: float
+) -> _Ready:
+    """Write the job's files."""
     from trimtab.core.ps.initial import write_initial  # after `warm`: it loads compiled kernels
 
-    started, cpu = clock.now(), time.process_time()
+    started = clock.now()
     job.job_dir.make_folders()
     (job.job_dir.path / "spec.json").write_bytes(to_json(job.spec))
     ref = write_initial(job.job_dir.copies, job.run_id, job.model)
@@ -184,23 +191,41 @@ def _run(
         copies=job.job_dir.copies, scores=job.job_dir.path / "scores.npz", events=events, progress=show, stop=stop,
     )  # fmt: skip
     events.append("plan", f"{job.plan}: {job.reason}", plan=job.plan.as_dict(), data=job.fingerprint)
-    driver = Driver(first_state(settings, document, read_manifest(ref)), ports)
+    return _Ready(Driver(first_state(settings, document, read_manifest(ref)), ports), cluster, events)
+
+
+def _run(job: _Prepared, ready: _Ready, clock: Clock, began: float, cpu: float) -> JobResult:
+    """Drive it, and report."""
 
     def report() -> JobResult:
-        cpu_seconds = cluster.cpu_seconds() + time.process_time() - cpu
-        return _result(job, driver.state, clock.now() - began, cpu_seconds)
+        cpu_seconds = ready.cluster.cpu_seconds() + time.process_time() - cpu
+        return _result(job, ready.driver.state, clock.now() - began, cpu_seconds)
 
-    try:
-        driver.run()
-    except Interrupted as interrupted:
-        interrupted.outcome = report().as_dict()
-        raise
-    finally:
-        result = report()
+    def keep(result: JobResult) -> JobResult:
         target = job.job_dir.path / "result.json"
         target.write_text(json.dumps(result.as_dict(), allow_nan=False, indent=1) + "\n", encoding="utf-8")
-        events.close()
-    return result
+        return result
+
+    try:
+        ready.driver.run()
+        return keep(report())
+    except (Interrupted, KeyboardInterrupt) as error:
+        interrupted = error if isinstance(error, Interrupted) else Interrupted("interrupted")
+        interrupted.outcome = report().as_dict()
+        with suppress(OSError):
+            keep(report())
+        raise interrupted from None
+    except OSError as error:
+        with suppress(OSError):
+            keep(report())
+        raise JobFailed(f"{job.job_dir.path}: {_one_line(error)}; make room or choose another --job-dir") from error
+    except Exception:
+        with suppress(OSError):
+            keep(report())
+        raise
+    finally:
+        with suppress(OSError):
+            ready.events.close()
 
 
 def _result(job: _Prepared, state: State, wall_seconds: float, cpu_seconds: float) -> JobResult:
@@ -240,23 +265,5 @@ def _reason(spec: JobSpec) -> str:
     return f"{origin}, no past job is looked at{fixed}"
 
 
-def _silent(_: Progress) -> None:
-    """Nobody watches."""
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM ends the job as Ctrl-C does, unless the program has its own handler or this is not its main thread."""
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if not ours:
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

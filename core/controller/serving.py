@@ -12,7 +12,7 @@ from dataclasses import replace
 from trimtab.core.controller.actions import CommitDocument, SendPs
 from trimtab.core.controller.inputs import CommitResult, PsSaid
 from trimtab.core.controller.pods import end_job, lose_pod
-from trimtab.core.controller.state import Draft, Pod, Slot
+from trimtab.core.controller.state import MOST_FAILED_ROUNDS, Draft, Phase, Pod, Slot, pause_seconds
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.wire.messages import CopyOrder, PsSync, Routing, ServeOrder
@@ -47,7 +47,7 @@ def reroute(draft: Draft) -> None:
     """Make the processes of today's parameter-server pods the owners, by one swap for all that changed."""
     state = draft.state
     routing = state.document.routing
-    if state.committing or draft.over:
+    if state.committing or draft.over or draft.now < state.commit_at:
         return
     processes = {pod.slot[1]: pod for pod in state.servers() if pod.process and pod.report is not None}
     count = state.settings.ps
@@ -74,18 +74,41 @@ def commit(draft: Draft, action: CommitDocument) -> None:
 
 def committed(draft: Draft, result: CommitResult) -> None:
     """Take in how a swap ended."""
-    state = draft.state
+    draft.state = state = replace(draft.state, committing=False)
     if result.document is None:
-        draft.state = replace(state, committing=False)
-        stale = "another controller has taken this job over"
-        end_job(draft, JobState.FAILED, stale if result.stale else f"the job's state can't be stored: {result.error}")
+        if result.stale:
+            end_job(draft, JobState.FAILED, "another controller has taken this job over")
+        else:
+            _not_stored(draft, result.error)
         return
     manifest = result.manifest if result.manifest is not None else state.manifest
     ledger = state.ledger
     if result.document.routing.version != state.document.routing.version:
         ledger = ledger.routed(result.document.routing)
-    draft.state = replace(state, document=result.document, manifest=manifest, ledger=ledger, committing=False)
+    draft.state = replace(
+        state, document=result.document, manifest=manifest, ledger=ledger, committing=False,
+        failed_commits=0, commit_at=0.0,
+    )  # fmt: skip
     _note_service(draft)
+
+
+def _not_stored(draft: Draft, error: str) -> None:
+    """Try again later, unless that has been done often and nothing goes on without it: at the start, at the end, and
+    when something is not served. While training, a later checkpoint will do.
+    """
+    state = draft.state
+    closing = state.phase is Phase.CLOSING
+    rounds, commits = state.failed_rounds + closing, state.failed_commits + 1
+    draft.state = replace(
+        state, failed_rounds=rounds, copied_at=draft.now if closing else state.copied_at,
+        failed_commits=commits, commit_at=draft.now + pause_seconds(commits),
+    )  # fmt: skip
+    text = f"the job's state can't be stored: {error}"
+    needed = rounds if closing else commits if not state.ledger.served else 0
+    if state.phase is Phase.STARTING or needed >= MOST_FAILED_ROUNDS:
+        end_job(draft, JobState.FAILED, text)
+    else:
+        draft.note("commit_failed", f"{text}; trying again later")
 
 
 def call_servers(draft: Draft) -> None:

@@ -18,6 +18,8 @@ from trimtab.core.ps.manifest import Manifest
 from trimtab.core.wire.messages import BatchLoss, CopiesWritten, PsReport
 
 RATE_WINDOW_SECONDS = 10.0
+MOST_FAILED_ROUNDS = 8  # of final checkpoints, or of swaps that nothing can go on without: a minute and a half
+_LONGEST_PAUSE_SECONDS = 30.0
 MOST_METRIC_TRIES = 3  # then the job is finished without the model's own metrics
 
 
@@ -209,6 +211,7 @@ class State:
     Attributes:
         committing: a swap is on its way. slots, pods: places by (role, index); pods that should run, by name.
         sequence: highest sent to any PS. next_id: of the next grant or copy round.
+        failed_commits, commit_at: swaps in a row that could not be stored; the next routing waits until then.
         round: the running round of copies. copied_at: when the last one ended. failed_rounds: in a row, while closing.
         resends: dropped pushes of PSs that have gone.
         served_at: since when everything is served without a break, None while it is not.
@@ -224,6 +227,8 @@ class State:
     phase: Phase = Phase.STARTING
     pods: Mapping[str, Pod] = field(default_factory=dict)
     committing: bool = False
+    failed_commits: int = 0
+    commit_at: float = 0.0
     sequence: int = 0
     next_id: int = 1
     round: CopyRound | None = None
@@ -243,6 +248,11 @@ class State:
     def workers(self) -> list[Pod]:
         """Worker pods, by place."""
         return sorted((pod for pod in self.pods.values() if pod.role == "worker"), key=lambda pod: pod.slot)
+
+
+def pause_seconds(failures: int) -> float:
+    """How long to wait after so many failures in a row: 0, 1, 2, 4, ... 30 seconds. A full disk may get room again."""
+    return min(_LONGEST_PAUSE_SECONDS, 2.0 ** (failures - 1)) if failures else 0.0
 
 
 class Draft:

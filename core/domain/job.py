@@ -7,6 +7,7 @@ It validates what can be known without touching data, model or machine, before a
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -15,6 +16,7 @@ from trimtab.core.domain.plan import Limits, Plan, Prices
 from trimtab.core.errors import BadInput
 
 BUILT_IN_MODELS = ("dlrm", "wide_deep", "deepfm", "xdeepfm", "dcn")
+_LARGEST = 2**63 - 1  # the widest whole number that every format and array can hold
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -41,6 +43,7 @@ class JobSpec:
     """One training job, as asked for.
 
     Attributes:
+        Paths may be given as os.PathLike and are kept as strings.
         data: path, glob, directory or URL (anything fsspec opens) of the rows.
         columns: path of a YAML or JSON file that names the columns' roles; None: detected and shown.
         model: a built-in's name, or MODULE:FUNCTION returning a compiled functional Keras model.
@@ -83,8 +86,13 @@ class JobSpec:
         Raises:
             BadInput: with the command line's name of the field.
         """
-        if not isinstance(self.data, str) or not self.data:
-            raise BadInput("--data", self.data, "give a path, glob, directory or URL of rows")
+        self._set("data", _path("--data", self.data, "give a path, glob, directory or URL of rows"))
+        if self.columns is not None:
+            self._set("columns", _path("--columns", self.columns, "give the path of a YAML or JSON file"))
+        if self.job_dir is not None:
+            self._set("job_dir", _path("--job-dir", self.job_dir, "give the path of a new or an empty directory"))
+        if not isinstance(self.limits, Limits):
+            raise BadInput("limits", self.limits, "give Limits(...); None in its fields lets the machine decide")
         for name, value in (("--epochs", self.epochs), ("--batch-size", self.batch_size)):
             _whole(name, value, 1)
         for name, count in (
@@ -96,28 +104,42 @@ class JobSpec:
         _whole("--embedding-dim", self.embedding_dim, 1)
         _whole("--seed", self.seed, 0)
         try:
-            object.__setattr__(self, "mode", Mode(self.mode))
-        except ValueError:
+            self._set("mode", Mode(self.mode))
+        except (ValueError, TypeError):
             raise BadInput("--mode", self.mode, "choose auto, advise or fixed") from None
-        if self.model not in BUILT_IN_MODELS and not _FUNCTION.fullmatch(self.model):
+        named = isinstance(self.model, str) and (self.model in BUILT_IN_MODELS or _FUNCTION.fullmatch(self.model))
+        if not named:
             known = ", ".join(BUILT_IN_MODELS)
             raise BadInput("--model", self.model, f"choose {known}, or MODULE:FUNCTION of your own")
-        rate = self.learning_rate
-        if rate is not None and not (isinstance(rate, int | float) and math.isfinite(rate) and rate > 0):
-            raise BadInput("--learning-rate", rate, "give a finite number above 0")
+        if self.learning_rate is not None and not _number(self.learning_rate, above=0):
+            raise BadInput("--learning-rate", self.learning_rate, "give a finite number above 0")
         if not isinstance(self.job_name, str) or not _NAME.fullmatch(self.job_name):
             remedy = "use 1 to 50 of a-z, 0-9 and '-', starting and ending with a letter or digit"
             raise BadInput("--job-name", self.job_name, remedy)
-        if isinstance(self.validation, str):
-            if not self.validation:
-                raise BadInput("--validation", self.validation, "give a share such as 0.1 or a path of rows")
-        elif not (math.isfinite(self.validation) and 0 <= self.validation < 1):
-            raise BadInput("--validation", self.validation, "give a share of at least 0 and below 1, or a path of rows")
-        for option, cap in (("--max-cpu", self.limits.cpu), ("--max-memory", self.limits.memory_bytes)):
-            if cap is not None and not (math.isfinite(cap) and cap > 0):
-                raise BadInput(option, cap, "give a quantity above 0")
-        if not (math.isfinite(self.orphan_grace_seconds) and self.orphan_grace_seconds > 0):
+        if not (_number(self.validation) and 0 <= float(self.validation) < 1):
+            remedy = "give a share of at least 0 and below 1, or a path of rows"
+            share = isinstance(self.validation, int | float)
+            self._set("validation", _path("--validation", None if share else self.validation, remedy, self.validation))
+        self._check_caps()
+        if not _number(self.orphan_grace_seconds, above=0):
             raise BadInput("orphan_grace_seconds", self.orphan_grace_seconds, "give seconds above 0")
+        prices = self.prices
+        if not isinstance(prices, Prices) or not all(map(_number, (prices.core_hour, prices.gib_hour))):
+            raise BadInput("prices", prices, "give Prices(core_hour, gib_hour) with finite numbers")
+
+    def _check_caps(self) -> None:
+        limits = self.limits
+        if limits.cpu is not None and not _number(limits.cpu, above=0):
+            raise BadInput("--max-cpu", limits.cpu, "give cores as a number above 0")
+        memory = limits.memory_bytes
+        if memory is None:
+            return
+        if not _number(memory, above=0) or memory != int(memory):
+            raise BadInput("--max-memory", memory, "give bytes as a whole number above 0")
+        self._set("limits", replace(limits, memory_bytes=int(memory)))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # the way for a frozen dataclass to put its own fields in order
 
     def with_job_dir(self, job_dir: str) -> JobSpec:
         """This job with its directory decided."""
@@ -140,3 +162,23 @@ class PlanChange:
 def _whole(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadInput(name, value, f"give a whole number of at least {least}")
+    if value > _LARGEST:
+        raise BadInput(name, value, f"give a whole number of at most {_LARGEST}")
+
+
+def _number(value: object, above: float = -math.inf) -> bool:
+    """Whether `value` is a number that a float can hold and nothing else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value) and value > above
+    except OverflowError:
+        return False
+
+
+def _path(name: str, value: object, remedy: str, shown: object = None) -> str:
+    """`value` as a string that the system can take for a path; `shown` instead of it in the message."""
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise BadInput(name, value if shown is None else shown, remedy)
+    return text

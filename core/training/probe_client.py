@@ -64,7 +64,8 @@ def probe(spec: JobSpec, dataset_path: Path, out_dir: Path, deadline_seconds: fl
     try:
         code = _run(request.resolve(), log, deadline_seconds)
         if code is None:
-            raise ModelError("--model", spec.model, f"was not ready after {deadline_seconds:g} s; see {log}")
+            late = f"was not ready after {deadline_seconds:g} s{_said(log)}; see {log}"
+            raise ModelError("--model", spec.model, late)
         if not answer.exists():
             _died(spec.model, code, log)
         found = read_json(Answer, answer)
@@ -102,7 +103,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _died(name: str, code: int, log: Path) -> NoReturn:
-    said = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
     how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-    last = f" after saying: {said[-1]}" if said else ""
-    raise ModelError("--model", name, f"the process that loads it ended {how}{last}; see {log}")
+    raise ModelError("--model", name, f"the process that loads it ended {how}{_said(log)}; see {log}")
+
+
+def _said(log: Path) -> str:
+    """The log's last line, for the message: the log goes with a job directory that is given up."""
+    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    return f" after saying: {lines[-1]}" if lines else ""

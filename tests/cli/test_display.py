@@ -1,10 +1,13 @@
 """What a person sees: pure texts, plain lines in a log, a line redrawn on a terminal."""
 
 import io
+import os
+import subprocess
+import sys
 
 import pytest
 
-from trimtab.core.cli_display import PLAIN_LINE_SECONDS, Line, TrainDisplay, bar, closing_table, progress_text
+from trimtab.core.cli_display import PLAIN_LINE_SECONDS, Line, TrainDisplay, bar, closing_table, progress_text, say
 from trimtab.core.clock import ManualClock
 from trimtab.core.controller.progress import Progress
 from trimtab.core.domain.plan import Plan, RolePlan
@@ -87,3 +90,58 @@ def test_the_closing_table_has_what_the_run_promised():
     assert counts == ["12,000", "12,000", "0", "0"]
     assert found["model"] == "/jobs/train-7/manifest.json"
     assert found["record"] == "/jobs/train-7"
+
+
+class Gone(io.StringIO):
+    """A stream whose reader went away; `tries` to write it."""
+
+    tries = 0
+
+    def __init__(self, error, terminal=False):
+        super().__init__()
+        self.error, self.terminal = error, terminal
+
+    def isatty(self):
+        return self.terminal
+
+    def write(self, text):
+        self.tries += 1
+        raise self.error
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(5, "EIO"), ValueError("closed")], ids=repr)
+def test_a_line_whose_reader_went_away_goes_silent(error, terminal):
+    stream = Gone(error, terminal)
+    with TrainDisplay(stream, ManualClock()) as display:
+        display.progress(progress(1, "training"))
+        display.progress(progress(2, "closing"))
+    assert stream.tries == 1
+
+
+def test_no_stderr_at_all_is_a_silent_one(monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    with Line() as line:
+        line.show("reading", now=True)
+    say("nobody hears it", err=True)
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_pipe_that_nobody_reads_changes_no_exit_code(closed):
+    reader, writer = os.pipe()
+    os.close(reader)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {closed: writer}
+    arguments = ["train", "--data", "/no/such/rows.csv", "--json", "--epochs", "0"]
+    found = subprocess.run([sys.executable, "-m", "trimtab.core.cli", *arguments], **streams)
+    os.close(writer)
+    assert found.returncode == 2
+    assert b"Traceback" not in (found.stderr or b"") and b"Exception" not in (found.stderr or b"")
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_what_the_columns_were_taken_for_stays_on_the_screen(stream):
+    out = stream()
+    with TrainDisplay(out, ManualClock()) as display:
+        display.progress(progress(phase="columns", message="label y; 2 dense (a, b)"))
+        display.progress(progress(phase="starting"))
+    assert "columns: label y; 2 dense (a, b)\n" in out.getvalue()

@@ -110,7 +110,7 @@ def test_a_stopped_job_still_tells_what_it_had_done(train):
     assert json.loads(out) == {"run_id": "train-1", "state": "stopped", "batches_applied": 7}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_training_asks_the_controller_to_stop(train, number):
     def body(spec, progress, stop):
         progress(RUNNING)

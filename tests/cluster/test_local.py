@@ -90,3 +90,36 @@ def test_the_list_of_living_pods_lies_in_the_jobs_directory(cluster: LocalCluste
     assert json.loads((tmp_path / PIDS_FILE).read_text()) == {"a": status.pid}
     cluster.close()
     assert not (tmp_path / PIDS_FILE).exists()
+
+
+def test_a_list_that_cannot_be_written_keeps_no_pod_from_being_ended(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, SystemClock(), 0.2)
+    (tmp_path / PIDS_FILE).mkdir()  # nothing can be put in its place
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    cluster.apply([python(tmp_path, "a", stubborn)])
+    (status,) = cluster.observe()
+    cluster.close()
+    assert status.pid is not None
+    assert cluster.observe() == ()
+    assert not Path(f"/proc/{status.pid}").exists()
+
+
+def test_the_list_is_written_only_when_it_changes(cluster: LocalCluster, tmp_path: Path) -> None:
+    pods = [python(tmp_path, "a", "import time; time.sleep(60)")]
+    cluster.apply(pods)
+    (tmp_path / PIDS_FILE).unlink()
+    cluster.apply(pods)
+    cluster.observe()
+    assert not (tmp_path / PIDS_FILE).exists()
+
+
+def test_a_pod_that_somebody_else_has_reaped_is_ended_and_the_others_go_on(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    cluster.apply([python(tmp_path, "a", "pass"), python(tmp_path, "b", "import time; time.sleep(60)")])
+    pid = cluster.observe()[0].pid
+    assert pid is not None
+    os.waitpid(pid, 0)
+    lost, other = cluster.observe()
+    assert (lost.phase, lost.exit_code, other.phase) == ("failed", None, "running")
+    assert cluster.observe() == (lost, other)

@@ -12,7 +12,7 @@ import pytest
 from controller_world import JOB, Server, Worker, empty_manifest, settings
 
 from trimtab.core.clock import SystemClock
-from trimtab.core.cluster.base import PodSpec
+from trimtab.core.cluster.base import PodSpec, PodStatus
 from trimtab.core.cluster.fake import FakeCluster
 from trimtab.core.controller.actions import PodName
 from trimtab.core.controller.document import Document
@@ -185,14 +185,15 @@ def test_ctrl_c_ends_the_pods_and_is_written_down(tmp_path: Path) -> None:
 
 def test_an_error_of_our_own_is_raised_after_the_pods_have_ended(tmp_path: Path) -> None:
     bench = Bench(tmp_path, settings(batches=10**6))
+    driver = bench.driver()
 
-    def broken(progress: Progress) -> None:
-        if progress.phase == "training":
-            raise ZeroDivisionError
+    def broken() -> tuple[PodStatus, ...]:
+        raise ZeroDivisionError
 
-    bench.on_progress = broken
+    bench.on_progress = lambda p: setattr(bench.cluster, "observe", broken) if p.phase == "training" else None
     with pytest.raises(ZeroDivisionError):
-        bench.driver().run()
+        driver.run()
+    del bench.cluster.observe
     stored = bench.store.read()
     assert stored is not None
     assert (stored.state, bench.cluster.observe()) == (JobState.FAILED, ())
@@ -247,3 +248,63 @@ def test_a_failed_pods_reason_ends_with_the_last_lines_of_its_log(tmp_path: Path
     assert state.document.state is JobState.FAILED
     assert state.document.reason.endswith("line 98\nline 99")
     assert "line 91" not in state.document.reason
+
+
+def test_a_progress_function_that_fails_changes_nothing_and_is_not_called_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, settings(batches=20))
+
+    def broken(progress: Progress) -> None:
+        raise ValueError("I/O operation on closed file")
+
+    bench.on_progress = broken
+    assert bench.driver().run().document.state is JobState.FINISHED
+    assert len(bench.shown) == 1
+
+
+def test_ctrl_c_while_the_end_is_shown_does_not_change_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, settings(batches=20))
+    driver = bench.driver()
+
+    def interrupt(progress: Progress) -> None:
+        if bench.over.is_set():
+            raise KeyboardInterrupt
+
+    bench.on_progress = interrupt
+    assert driver.run().document.state is JobState.FINISHED
+
+
+class CutStore(FileStore):
+    """Stores the job's end, and is interrupted before it can say so."""
+
+    cut = False
+
+    def compare_and_swap(self, document: Document, expected: int) -> Document:
+        stored = super().compare_and_swap(document, expected)
+        if document.state is not JobState.RUNNING and not self.cut:
+            self.cut = True
+            raise KeyboardInterrupt
+        return stored
+
+
+def test_an_end_whose_storing_was_interrupted_is_stored_all_the_same(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, settings(batches=20))
+    state = bench.driver(CutStore(tmp_path / "state.json")).run()
+    assert state.document.state is JobState.FINISHED
+    assert state.manifest.complete(20)
+    assert bench.store.read() == state.document
+
+
+def test_whatever_fails_at_the_end_everything_is_closed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, settings(batches=20))
+    driver = bench.driver()
+    close = bench.cluster.close
+
+    def broken() -> None:
+        close()
+        raise OSError("No space left on device")
+
+    bench.cluster.close = broken  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="No space left"):
+        driver.run()
+    assert len(bench.closed) == 2
+    assert bench.over.is_set(), "the server too"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from controller_world import World, settings
 
-from trimtab.core.controller.inputs import WorkerSaid
+from trimtab.core.controller.inputs import CommitResult, WorkerSaid
 from trimtab.core.controller.state import Phase
 from trimtab.core.domain.intervals import EMPTY, IntervalSet
 from trimtab.core.domain.job import JobState
@@ -210,8 +211,10 @@ def test_a_workers_failure_and_a_servers_error_end_the_job_by_name() -> None:
 def test_copies_that_cannot_be_written_fail_the_job_after_a_few_rounds() -> None:
     world = World(settings(checkpoint_seconds=1e9))
     until(world, Phase.CLOSING)
-    for _ in range(100):
+    began, orders = world.clock.now(), set()
+    for _ in range(1000):
         world.tick()
+        orders |= {request.sync.copy.id for request in world.requests if request.sync.copy is not None}
         while world.requests:
             world.deliver_request()
         for said in world.reports:
@@ -226,7 +229,51 @@ def test_copies_that_cannot_be_written_fail_the_job_after_a_few_rounds() -> None
             break
     assert world.ended is not None
     assert world.ended.state is JobState.FAILED
-    assert "final checkpoint could not be written, 5 times: No space left on device" in world.ended.reason
+    assert "final checkpoint could not be written, 8 times: No space left on device" in world.ended.reason
+    assert len(orders) == 8
+    assert world.clock.now() - began >= 1 + 2 + 4 + 8 + 16 + 30 + 30
+
+
+def test_a_state_that_cannot_be_stored_while_training_is_tried_again_later() -> None:
+    world = World(settings(batches=200))
+    until(world, Phase.TRAINING)
+    world.kill("ps-0-t1-g1")
+    failed: list[float] = []
+    for _ in range(60):
+        world.tick()
+        while world.requests:
+            world.deliver_request()
+        while world.reports:
+            world.deliver_report()
+        while world.commits:
+            world.commits.pop()
+            failed.append(world.clock.now())
+            world.feed(CommitResult(None, error="No space left on device"))
+    assert world.ended is None
+    assert [round(later - now) for now, later in pairwise(failed)] == [1, 2, 4]
+    assert world.until_end().state is JobState.FINISHED
+
+
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.CLOSING])
+def test_a_state_that_can_never_be_stored_ends_the_job_where_nothing_goes_on_without_it(phase: Phase) -> None:
+    world = World(settings(checkpoint_seconds=1e9))
+    until(world, phase)
+    tries = 0
+    for _ in range(1000):
+        if world.ended:
+            break
+        world.tick()
+        while world.requests:
+            world.deliver_request()
+        while world.reports:
+            world.deliver_report()
+        while world.commits:
+            world.commits.pop()
+            tries += 1
+            world.feed(CommitResult(None, error="No space left on device"))
+    assert world.ended is not None
+    assert world.ended.reason == "the job's state can't be stored: No space left on device"
+    assert tries == (1 if phase is Phase.STARTING else 8)
 
 
 def test_a_lost_ps_begins_a_new_tenure_and_the_others_keep_theirs() -> None:

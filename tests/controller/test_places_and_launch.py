@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -64,13 +65,34 @@ def test_a_job_directory_that_cannot_be_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_the_private_directory_is_private_and_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("long" * 30)))
+    long = tmp_path / ("ü" * 25)  # few characters, many bytes
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
     made = private_dir()
     try:
         assert stat.S_IMODE(made.stat().st_mode) == 0o700
         assert len(str(made / "worker-1000-t999-g999.data")) < 108
     finally:
         made.rmdir()
+
+
+@pytest.mark.parametrize("mark", list("%#?"))
+def test_the_private_directory_has_no_marks_of_an_address_in_its_path(
+    monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        for place, inside in ((Path(short) / f"a{mark}", False), (Path(short) / "a", True)):
+            place.mkdir()
+            monkeypatch.setattr("tempfile.tempdir", str(place))
+            made = private_dir()
+            made.rmdir()
+            assert (made.parent == place) is inside
+
+
+def test_home_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRIMTAB_HOME", "here")
+    assert home() == tmp_path / "here"
 
 
 @pytest.mark.parametrize(

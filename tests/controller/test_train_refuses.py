@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from trimtab.core.controller.run import train
 from trimtab.core.domain.job import JobSpec
 from trimtab.core.domain.plan import Limits
-from trimtab.core.errors import BadInput
+from trimtab.core.errors import BadInput, Interrupted, JobFailed
 
 HEADER = "label,price,shop\n"
 
@@ -61,3 +62,38 @@ def test_bad_input_names_its_field_and_leaves_nothing(
     jobs = tmp_path / "home" / "jobs"
     assert not jobs.exists() or list(jobs.iterdir()) == []
     assert (tmp_path / "used" / "result.json").read_text() == "{}"
+
+
+def test_what_the_system_refuses_is_one_line_and_leaves_nothing(
+    given: Callable[..., JobSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trimtab.core.controller.run.prepare", full)
+    with pytest.raises(JobFailed, match="No space left on device") as caught:
+        train(given())
+    assert "\n" not in str(caught.value)
+    assert list((tmp_path / "home" / "jobs").iterdir()) == []
+
+
+@pytest.mark.parametrize(("error", "said"), [(OSError(28, "No space"), JobFailed), (KeyboardInterrupt(), Interrupted)])
+def test_a_job_whose_files_cannot_be_written_leaves_nothing(
+    given: Callable[..., JobSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, said: type
+) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("trimtab.core.controller.run._prepare", lambda *_: None)
+    monkeypatch.setattr("trimtab.core.controller.run._set_up", broken)
+    with pytest.raises(said):
+        train(given())
+    assert list((tmp_path / "home" / "jobs").iterdir()) == []
+
+
+def test_a_stop_while_the_job_is_prepared_is_heard(given: Callable[..., JobSpec], tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Interrupted, match="before anything was started"):
+        train(given(), stop=stop)
+    assert list((tmp_path / "home" / "jobs").iterdir()) == []

@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from trimtab.core.data.describe import describe
+from trimtab.core.data.dataset import Dataset
+from trimtab.core.data.describe import columns_line, describe
+from trimtab.core.data.prepare import prepare
 from trimtab.core.data.sketch import DistinctSketch, Moments
 from trimtab.core.errors import BadInput
 
@@ -69,3 +71,13 @@ def test_moments_merge_to_the_whole():
     assert moments.mean == pytest.approx(values.mean(), rel=1e-15)
     assert moments.deviation == pytest.approx(values.std(), rel=1e-9)
     assert Moments().deviation == 1.0
+
+
+def test_one_line_says_what_the_columns_were_taken_for(tmp_path):
+    path = tmp_path / "rows.csv"
+    lines = [f"{n},{n % 2},{n * 0.5},{'abc'[n % 3]}" for n in range(60)]
+    path.write_text("\n".join(["id,label,price,shop", *lines]) + "\n")
+    dataset = Dataset.open(prepare(str(path), None, tmp_path / "cache"))
+    found = columns_line(dataset.metadata)
+    assert found.startswith("label label; 1 dense (price); 1 categorical (shop); left out id (")
+    assert "unique" in found

@@ -1,4 +1,4 @@
-"""Golden vectors of preprocessing (cases 55 to 57): what the model is fed for a given piece of text."""
+"""Golden vectors of preprocessing (cases 56 to 58): what the model is fed for a given piece of text."""
 
 import math
 

@@ -1,11 +1,12 @@
 """A job's specification refuses what can be known to be wrong, in the words of the command line."""
 
 import math
+from pathlib import Path
 
 import pytest
 
 from trimtab.core.domain.job import BUILT_IN_MODELS, JobSpec, JobState, Mode, PlanChange
-from trimtab.core.domain.plan import Limits, Plan, RolePlan
+from trimtab.core.domain.plan import Limits, Plan, Prices, RolePlan
 from trimtab.core.errors import BadInput
 
 BAD = [
@@ -46,6 +47,36 @@ BAD = [
     ("--validation", {"validation": -0.1}),
     ("--validation", {"validation": math.nan}),
     ("orphan_grace_seconds", {"orphan_grace_seconds": 0.0}),
+    ("orphan_grace_seconds", {"orphan_grace_seconds": "30"}),
+    ("--data", {"data": 3}),
+    ("--data", {"data": b"rows.csv"}),
+    ("--data", {"data": "rows\0.csv"}),
+    ("--columns", {"columns": 3}),
+    ("--columns", {"columns": ["a"]}),
+    ("--job-dir", {"job_dir": 3}),
+    ("--job-dir", {"job_dir": ""}),
+    ("--validation", {"validation": None}),
+    ("--validation", {"validation": [0.1]}),
+    ("--validation", {"validation": True}),
+    ("--validation", {"validation": 10**400}),
+    ("--model", {"model": None}),
+    ("--model", {"model": ["dlrm"]}),
+    ("--job-name", {"job_name": 3}),
+    ("--learning-rate", {"learning_rate": 10**400}),
+    ("--learning-rate", {"learning_rate": True}),
+    ("--seed", {"seed": 2**63}),
+    ("--mode", {"mode": None}),
+    ("--mode", {"mode": []}),
+    ("limits", {"limits": None}),
+    ("limits", {"limits": {"cpu": 2}}),
+    ("--max-cpu", {"limits": Limits(cpu="2")}),
+    ("--max-cpu", {"limits": Limits(cpu=10**400)}),
+    ("--max-memory", {"limits": Limits(memory_bytes="4Gi")}),
+    ("--max-memory", {"limits": Limits(memory_bytes=1.5)}),
+    ("--max-memory", {"limits": Limits(memory_bytes=math.inf)}),
+    ("--max-workers", {"limits": Limits(workers="2")}),
+    ("prices", {"prices": None}),
+    ("prices", {"prices": Prices(core_hour="0.04")}),
 ]
 
 
@@ -64,6 +95,15 @@ def test_what_is_right_is_taken_as_it_is():
     assert JobSpec(data="rows.csv", job_name="a" * 50).job_name == "a" * 50
     assert JobSpec(data="rows.csv", validation=0).validation == 0
     assert JobSpec(data="rows.csv", validation="other.csv").validation == "other.csv"
+
+
+def test_paths_may_be_path_objects_and_whole_bytes_a_float():
+    spec = JobSpec(
+        data=Path("rows.csv"), columns=Path("c.yaml"), job_dir=Path("job"), validation=Path("other.csv"),
+        limits=Limits(memory_bytes=4e9),
+    )  # fmt: skip
+    assert (spec.data, spec.columns, spec.job_dir, spec.validation) == ("rows.csv", "c.yaml", "job", "other.csv")
+    assert type(spec.limits.memory_bytes) is int
 
 
 def test_a_mode_may_be_its_word():

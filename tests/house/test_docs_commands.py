@@ -1,7 +1,7 @@
 """Every command that the pages show is run: here, or by a step that is named and found where it should be.
 
-A command is a line of a fenced block marked `sh`. The cheap ones run always; those that train run in the slow suite,
-and `make` is run by the checks around pytest, because pytest itself stands inside of it.
+A command is a line of a fenced block marked `sh`, never an indented line. The cheap ones run always; those that train
+run in the slow suite, and `make` is run by the checks around pytest, because pytest itself stands inside of it.
 """
 
 import json
@@ -11,6 +11,9 @@ import shlex
 import subprocess
 import sys
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trimtab.core import cli
@@ -23,6 +26,7 @@ RUN_ELSEWHERE = {
     "make lint": ("Makefile", "test: lint"),
 }
 TRIMTAB = ".venv/bin/trimtab "
+OWN_MODEL = ".venv/bin/trimtab train --data visits.parquet --columns columns.yaml --model my_models:two_towers"
 
 
 def blocks(repository, language):
@@ -61,6 +65,21 @@ def run(command, place):
     return found.stdout
 
 
+def own_model(repository, place):
+    """The page's own model, and rows with the columns that it asks for."""
+    (program,) = [block for page, block in blocks(repository, "python") if page == "models.md"]
+    (place / "my_models.py").write_text(program)
+    draw = np.random.default_rng(1)
+    users = draw.integers(0, 50, 3000)
+    tags = [list(range(1, 1 + length)) for length in draw.integers(1, 4, 3000)]  # none empty: the page says why
+    bought = (draw.random(3000) < users / 50).astype(int)
+    rows = {"bought": bought, "age": draw.random(3000), "user": users, "item": draw.integers(0, 90, 3000), "tags": tags}
+    pq.write_table(pa.table(rows), place / "visits.parquet")
+    (place / "columns.yaml").write_text(
+        "label: bought\ndense: [age]\ncategorical: [user, item]\nmulti_hot: [{name: tags, length: 3}]\n"
+    )
+
+
 def test_every_shown_command_is_run_somewhere(repository):
     found = commands(repository)
     assert len(found) > 6
@@ -77,6 +96,14 @@ def test_every_block_has_a_language(repository):
     for page in pages:
         fences = re.findall(r"^```(.*)$", page.read_text(encoding="utf-8"), re.M)
         assert all(fences[::2]), f"{page.name}: mark each block with its language"
+
+
+def test_no_command_is_merely_indented(repository):
+    """An indented command would escape the check above, too."""
+    for page in (repository / "README.md", repository / "CONTRIBUTING.md", *sorted((repository / "docs").glob("*.md"))):
+        prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        command = r"^(?: {4,}|\t)\s*(?:\$ )?(?:\S*/)?(?:trimtab|make|python3?|pip|git|uv) .*$"
+        assert re.findall(command, prose, re.M) == [], page.name
 
 
 def test_options_that_pages_name_exist(repository):
@@ -96,6 +123,8 @@ def test_data_commands_do_what_the_page_says(repository, place):
 
 @pytest.mark.slow
 def test_train_commands_finish_with_every_batch_applied_once(repository, place):
+    own_model(repository, place)
+    assert OWN_MODEL in commands(repository)
     for command in shown(repository, "train "):
         out = run(command, place)
         if "--json" in command:

@@ -59,20 +59,24 @@ def test_a_worker_killed_in_mid_push_loses_and_doubles_nothing(sample, tmp_path,
 
 @pytest.mark.parametrize("module", [WORKER, PS])
 def test_kill_9_in_the_middle_of_the_job(sample, tmp_path, module):
-    killed = []
+    killed = []  # (process id, batches done by then)
 
     def progress(now):
-        if now.batches_done > (40 if not killed else 80) and len(killed) < 2 and now.phase == "training":
+        go_on = killed[-1][1] if killed else 0  # the second comes only after the job has gone on from the first
+        if len(killed) < 2 and now.batches_done > go_on + 40 and now.phase == "training":
             for victim in pods_of(module)[:1]:
                 victim.send_signal(signal.SIGKILL)
                 killed.append((victim.pid, now.batches_done))
 
     spec = JobSpec(
-        str(sample), model=AUDIT, epochs=3, batch_size=128, workers=1, ps=2, job_dir=str(tmp_path / "job"), seed=3
-    )
+        str(sample), model=AUDIT, epochs=10, batch_size=128, workers=1, ps=2, job_dir=str(tmp_path / "job"),
+        seed=3,
+    )  # fmt: skip
     result = train(spec, progress=progress, checkpoint_seconds=1.0)
-    assert killed
-    check_counts(result, audit(result, epochs=3))
+    assert len(killed) == 2
+    check_counts(result, audit(result, epochs=10))
+    events = (tmp_path / "job" / "events.jsonl").read_text().splitlines()
+    assert sum("ended with exit code 137" in event for event in events) == 2
 
 
 def test_one_worker_gives_the_same_bits_with_any_number_of_servers(sample, tmp_path):

@@ -72,7 +72,8 @@ def test_a_grant_that_is_said_again_is_done_once(world):
 
 def test_a_grant_that_is_said_again_after_it_was_done_is_not_done_again(world):
     controller, feed, *_ = world
-    controller.answers = [WorkerOrders(1, None, (grant(1, 0, 1),)), WorkerOrders(1, None, (grant(1, 0, 1), grant(2, 1, 2)))]
+    first, second = grant(1, 0, 1), grant(2, 1, 2)
+    controller.answers = [WorkerOrders(1, None, (first,)), WorkerOrders(1, None, (first, second))]
     feed.sync_once()
     feed.done(feed.take(block=True), BatchLoss(0, 0.5, 1))
     feed.sync_once()

@@ -4,13 +4,12 @@ The proofs were computed apart from the product, from the page's words alone.
 """
 
 import json
-import struct
 
 import pytest
 
 from trimtab.core.controller.document import FORMAT, Document, encode_document
 from trimtab.core.domain.job import JobSpec
-from trimtab.core.domain.plan import Plan, Role
+from trimtab.core.domain.plan import Plan, RolePlan
 from trimtab.core.ps.manifest import ManifestRef
 from trimtab.core.wire.encode import to_json
 from trimtab.core.wire.handshake import accept, connect
@@ -67,7 +66,7 @@ def test_configs_have_their_keys():
 
 
 def test_the_state_document_has_its_keys():
-    plan = PLAN
+    plan = Plan(RolePlan(1, 0.5, 2**28), RolePlan(2, 1.0, 2**30))
     document = json.loads(encode_document(Document("job", JobSpec("rows.csv"), plan, ManifestRef("m.json", "00ff"))))
     assert list(document) == [
         "job_id", "spec", "plan", "manifest", "term", "routing", "decisions", "state", "reason", "version", "format",

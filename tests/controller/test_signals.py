@@ -1,0 +1,69 @@
+"""Signals to a program that calls `train`: at once before the job is driven, in order while it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from trimtab.core.controller.signals import ENDING, stops_in_order
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_before_the_job_is_driven_a_signal_interrupts_at_once(number: signal.Signals) -> None:
+    before, stop = signal.getsignal(number), threading.Event()
+    with pytest.raises(KeyboardInterrupt), stops_in_order(stop, lambda: False):
+        os.kill(os.getpid(), number)
+    assert not stop.is_set()
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_while_the_job_is_driven_the_first_signal_stops_and_the_second_interrupts(number: signal.Signals) -> None:
+    before, stop, reached = signal.getsignal(number), threading.Event(), False
+    with pytest.raises(KeyboardInterrupt), stops_in_order(stop, lambda: True):
+        os.kill(os.getpid(), number)
+        reached = stop.is_set()
+        os.kill(os.getpid(), number)
+    assert reached
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_hangup_that_is_ignored_stays_ignored(always: bool) -> None:
+    before, stop = signal.signal(signal.SIGHUP, signal.SIG_IGN), threading.Event()
+    try:
+        with stops_in_order(stop, lambda: True, always=always):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert not stop.is_set()
+
+
+def test_a_programs_own_handler_is_left_alone() -> None:
+    before, stop, heard = signal.getsignal(signal.SIGTERM), threading.Event(), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: heard.set())
+    try:
+        with stops_in_order(stop, lambda: True):
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard.is_set()
+    assert not stop.is_set()
+
+
+def test_another_thread_sets_no_handlers() -> None:
+    before, entered = signal.getsignal(signal.SIGTERM), threading.Event()
+
+    def body() -> None:
+        with stops_in_order(threading.Event(), lambda: True):
+            assert signal.getsignal(signal.SIGTERM) is before
+            entered.set()
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert entered.is_set()
