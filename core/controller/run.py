@@ -211,9 +211,10 @@ def _run(job: _Prepared, ready: _Ready, clock: Clock, began: float, cpu: float) 
         return keep(report())
     except (Interrupted, KeyboardInterrupt) as error:
         interrupted = error if isinstance(error, Interrupted) else Interrupted("interrupted")
-        interrupted.outcome = report().as_dict()
+        stopped = report()
+        interrupted.outcome = stopped.as_dict()
         with suppress(OSError):
-            keep(report())
+            keep(stopped)
         raise interrupted from None
     except OSError as error:
         with suppress(OSError):

@@ -1,17 +1,17 @@
-"""Ctrl-C in mid-run, with real processes: exit code 130, one JSON object, nothing left running.
-
-SIGTERM takes the same way from the handler on; test_train shows that for both.
-"""
+"""Ctrl-C or SIGTERM in mid-run, with real processes: exit code 130, one JSON object, nothing left running or lying."""
 
 import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
 from trimtab.core.data.sample import write_sample
+from trimtab.core.wire.encode import read_json
+from trimtab.core.wire.messages import WorkerConfig
 
 
 def running_in(folder):
@@ -24,7 +24,8 @@ def running_in(folder):
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_mid_run_ends_everything(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_in_mid_run_ends_everything(tmp_path, number):
     rows, job = tmp_path / "rows.tsv", tmp_path / "job"
     write_sample(str(rows), 5000, 1)
     command = [
@@ -37,11 +38,16 @@ def test_ctrl_c_in_mid_run_ends_everything(tmp_path):
             if line.startswith("training ") and " samples/s" in line:
                 break
         assert len(running_in(job)) >= 3, "the command, a parameter server and a worker"
-        job_process.send_signal(signal.SIGINT)
+        private = Path(read_json(WorkerConfig, next((job / "pods").glob("worker*"))).secret_file).parent
+        assert (private / "secret").exists()
+        job_process.send_signal(number)
         out, _ = job_process.communicate()
     finally:
         job_process.kill()
     assert job_process.returncode == 130
-    assert json.loads(out)["state"] == "stopped"
+    result = json.loads(out)
+    assert result["state"] == "stopped"
+    assert result["run_id"] and result["error"]
     assert running_in(job) == []
-    assert json.loads((job / "result.json").read_text())["state"] == "stopped", "the record says so too"
+    assert not private.exists()
+    assert json.loads((job / "result.json").read_text()) == result, "the record says the same"
