@@ -7,7 +7,7 @@ Beside it, window by window, the same model and batches entirely inside TensorFl
 sparse Adagrad, no server. The ratio of the two says what the parameter server costs on any machine.
 
 On the machine of docs/benchmarks.md the experiment's own code (the one whose figures docs/design.md shows as 4.9 ms)
-costs 24.2 to 26.7 CPU ms per step, TensorFlow alone 21.7 to 27 ms, and the product 22.4 to 22.7 ms. So the goal of 8 ms
+costs 24.2 to 26.7 CPU ms per step, TensorFlow alone 21.7 to 27 ms, and the product 22.3 to 22.7 ms. So the goal of 8 ms
 is to be read on a machine where TensorFlow alone costs about 6.4 ms.
 """
 
