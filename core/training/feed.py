@@ -69,6 +69,7 @@ class Feed:
         """`on_routing` hears every newer routing before any grant that needs it is handed out."""
         self.stopping = threading.Event()
         self.orphaned = False
+        self.broken = False
         self._config, self._process, self._clock, self._on_routing = config, process, clock, on_routing
         self._stub = ControllerStub(config.controller_address, secret)
         self._tasks: deque[Task] = deque()
@@ -178,8 +179,11 @@ class Feed:
                 self._wake.clear()
             if not self.orphaned:
                 self.sync_once()
+        except Exception:  # whatever ended this thread, the training thread must not wait for it
+            log.exception("the line to the controller broke")
+            self.broken = True
         finally:
-            self._end()  # whatever ended this thread, the training thread must not wait for it
+            self._end()
 
     def _message(self, sending: _Unsent, want: int) -> WorkerSync:
         memory = self._me.memory_info().rss

@@ -185,7 +185,7 @@ def work(config: WorkerConfig, secret: bytes, spec: JobSpec, model: ModelSpec, c
     if feed.orphaned:
         leave_orphaned(Path(config.controller_address), ())
         return ORPHANED
-    return code
+    return FAILED if feed.broken else code
 
 
 def numbering_of(spec: JobSpec, dataset: Dataset) -> Numbering:

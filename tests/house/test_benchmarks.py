@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-TIMEOUT_SECONDS = {"step.py": 240, "main_job.py": 240}  # both start processes; one that only computes gets 50
+TIMEOUT_SECONDS = 900  # against hanging only: the promised 240 s are of a machine that does nothing else
 NAMED = {
     "step.py": {"cpu_ms_per_step", "steps_per_second"},
     "main_job.py": {"train_seconds", "samples_per_second", "help_seconds"},
@@ -22,7 +22,7 @@ def test_a_quick_run_writes_its_figures(repository, tmp_path, name):
     done = subprocess.run(
         [sys.executable, f"benchmarks/{name}", "--quick", "--json", str(target)],
         cwd=repository, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        timeout=TIMEOUT_SECONDS[name],
+        timeout=TIMEOUT_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     figures = json.loads(target.read_text())["figures"]

@@ -41,7 +41,7 @@ def order(server, *serve, term=2, process=None, job="job", copy=None, stop=False
 def settled(server, *serve, **more):
     """Repeat the orders, as a controller does, until they are carried out."""
     pause = threading.Event()
-    for _ in range(500):
+    for _ in range(6000):  # a minute: only a fault takes that long
         report = order(server, *serve, **more)
         if not report.loading:
             return report

@@ -138,6 +138,15 @@ def test_silence_ends_it_after_the_grace_and_not_before(world):
     assert feed.stopping.is_set()
 
 
+def test_a_fault_of_its_own_ends_the_work_and_is_told(world, monkeypatch):
+    _, feed, *_ = world
+    monkeypatch.setattr(feed, "sync_once", lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
+    feed.start()
+    assert feed.take(block=True) is None
+    feed.close()
+    assert feed.broken and not feed.orphaned
+
+
 def test_a_failure_is_reported_by_the_last_call():
     with tempfile.TemporaryDirectory(prefix="tt") as name:
         address = str(Path(name) / "c.sock")
