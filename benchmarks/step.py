@@ -185,7 +185,7 @@ def main() -> None:
                     loss += result.loss
                 return loss / steps
 
-            windows, steps = (5, 200) if chosen.quick else (9, 500)
+            windows, steps = (3, 200) if chosen.quick else (9, 500)
             local = local_step(step, batches)
             run(200)
             for at in range(20):

@@ -69,12 +69,12 @@ def test_kill_9_in_the_middle_of_the_job(sample, tmp_path, module):
                 killed.append((victim.pid, now.batches_done))
 
     spec = JobSpec(
-        str(sample), model=AUDIT, epochs=10, batch_size=128, workers=1, ps=2, job_dir=str(tmp_path / "job"),
+        str(sample), model=AUDIT, epochs=6, batch_size=128, workers=1, ps=2, job_dir=str(tmp_path / "job"),
         seed=3,
     )  # fmt: skip
     result = train(spec, progress=progress, checkpoint_seconds=1.0)
     assert len(killed) == 2
-    check_counts(result, audit(result, epochs=10))
+    check_counts(result, audit(result, epochs=6))
     events = (tmp_path / "job" / "events.jsonl").read_text().splitlines()
     assert sum("ended with exit code 137" in event for event in events) == 2
 
