@@ -32,13 +32,14 @@ from trimtab.core.controller.store import FileStore, take_term
 from trimtab.core.data.batches import BatchReader
 from trimtab.core.data.dataset import Dataset
 from trimtab.core.data.describe import columns_line
-from trimtab.core.data.numbering import Numbering
+from trimtab.core.data.numbering import numbering_of
 from trimtab.core.data.prepare import prepare
 from trimtab.core.domain.job import JobSpec, JobState, Mode, PlanChange
 from trimtab.core.domain.model_spec import ModelSpec
 from trimtab.core.domain.plan import Plan, cold_plan
 from trimtab.core.domain.records import Decision
 from trimtab.core.errors import BadInput, CorruptCopy, Interrupted, JobFailed
+from trimtab.core.ps.initial import write_initial
 from trimtab.core.ps.kernel_cache import warm
 from trimtab.core.ps.manifest import read_manifest
 from trimtab.core.training.probe_client import probe
@@ -142,8 +143,7 @@ def _prepare(spec: JobSpec, run_id: str, job_dir: JobDir, show: Show, stop: thre
     show(Progress(0, 0, 0.0, None, plan, "columns", columns_line(dataset.metadata)))
     if dataset.labels_distinct < 2:
         raise BadInput("--data", spec.data, f"column {dataset.columns.label} has one value only; give both 0 and 1")
-    fraction = spec.validation if isinstance(spec.validation, float) else 0.0
-    numbering = Numbering(dataset.rows, spec.batch_size, spec.epochs, spec.seed, fraction)
+    numbering = numbering_of(spec, dataset.rows)
     other_path, other = None, None
     if isinstance(spec.validation, str):
         other_path = prepare(spec.validation, None, cache, tell, columns=dataset.columns, field="--validation")
@@ -164,8 +164,6 @@ def _set_up(
     job: _Prepared, private: Path, show: Show, clock: Clock, stop: threading.Event, checkpoint_seconds: float
 ) -> _Ready:
     """Write the job's files."""
-    from trimtab.core.ps.initial import write_initial  # after `warm`: it loads compiled kernels
-
     started = clock.now()
     job.job_dir.make_folders()
     (job.job_dir.path / "spec.json").write_bytes(to_json(job.spec))

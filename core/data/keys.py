@@ -48,6 +48,11 @@ def splitmix64(values: UInt64s | Int64s) -> UInt64s:
     """The splitmix64 output function of each value: a bijection of 64-bit words; the product's frozen integer hash."""
     x = values.astype(np.uint64)  # a copy, worked on in place
     x += _GOLDEN
+    return finalise(x)
+
+
+def finalise(x: UInt64s) -> UInt64s:
+    """splitmix64's last three steps on `x`, in place: what spreads rows over vshards, too."""
     shifted = x >> np.uint64(30)
     x ^= shifted
     x *= _MIX_1

@@ -25,12 +25,19 @@ import numpy as np
 
 from trimtab.core.data.keys import Bools, Int64s, UInt64s, mix, splitmix64
 from trimtab.core.data.store import BLOCK_ROWS
+from trimtab.core.domain.job import JobSpec
 from trimtab.core.errors import BadInput
 
 _SPLIT, _BLOCKS, _ROWS = 1, 2, 3  # purposes of a derived key
 _PLACE = np.uint64(0xFFFF)
 _T = TypeVar("_T")
 _KEPT = 4  # orders of blocks' rows that are remembered: successive batches share one or two
+
+
+def numbering_of(spec: JobSpec, rows: int) -> Numbering:
+    """Batch number → row numbers of a job on a dataset of `rows` rows, as every process of the job must see it."""
+    fraction = 0.0 if isinstance(spec.validation, str) else spec.validation
+    return Numbering(rows, spec.batch_size, spec.epochs, spec.seed, fraction)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-UInt64s = npt.NDArray[np.uint64]
+from trimtab.core.data.keys import UInt64s, finalise
 
 VSHARD_SHIFT = 64 - 9  # 512 vshards
 
@@ -23,10 +23,7 @@ def salt(table: str) -> int:
 
 def mix(values: UInt64s) -> UInt64s:
     """splitmix64's finaliser, element by element."""
-    x = values.astype(np.uint64)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    return finalise(values.astype(np.uint64))
 
 
 def vshards(table: str, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

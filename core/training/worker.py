@@ -22,11 +22,12 @@ import numpy as np
 from trimtab.core.clock import Clock, SystemClock
 from trimtab.core.data.batches import Batch, BatchReader
 from trimtab.core.data.dataset import Dataset
-from trimtab.core.data.numbering import Numbering
+from trimtab.core.data.numbering import numbering_of
 from trimtab.core.domain.job import JobSpec
 from trimtab.core.domain.model_spec import DENSE, STATE, ModelSpec
 from trimtab.core.errors import CorruptCopy, Interrupted, JobFailed, Refused, TrimtabError, WireError
 from trimtab.core.ps.client import PsClient
+from trimtab.core.ps.rows import Floats
 from trimtab.core.ps.sheet import Sheet
 from trimtab.core.training.elastic import ElasticModel
 from trimtab.core.training.feed import Feed, Task
@@ -85,17 +86,20 @@ class Worker:
         batch = self._reader.train(task.number)
         return _Work(task, batch, self._planner.sheet(task.number, self._step.ids(batch)))
 
+    def _pulled(self, sheet: Sheet) -> tuple[list[Floats], list[np.ndarray], Floats, Floats | None]:
+        """What a step takes of a pulled sheet: rows, places, dense blocks (none: empty), state blocks."""
+        planner = self._planner
+        dense = planner.blocks(sheet, DENSE)
+        held = dense if dense is not None else np.zeros(0, np.float32)
+        return planner.rows(sheet), list(sheet.places), held, planner.blocks(sheet, STATE)
+
     def _train(self, work: _Work) -> _Work | None:
         """Compute and push one batch; returns the next one, already pulled, if there is one."""
         started = time.perf_counter()
-        planner, sheet = self._planner, work.sheet
-        dense = planner.blocks(sheet, DENSE)
-        result = self._step.train(
-            work.batch, planner.rows(sheet), sheet.places, dense if dense is not None else np.zeros(0, np.float32),
-            planner.blocks(sheet, STATE),
-        )  # fmt: skip
+        sheet = work.sheet
+        result = self._step.train(work.batch, *self._pulled(sheet))
         blocks = {DENSE: result.dense_gradient, STATE: result.state_delta}
-        finite = planner.put_gradients(sheet, result.row_gradients, blocks) and result.finite
+        finite = self._planner.put_gradients(sheet, result.row_gradients, blocks) and result.finite
         computed = time.perf_counter()
         task = self._feed.take(block=False)
         following = self._prepare(task) if task is not None else None
@@ -114,11 +118,7 @@ class Worker:
         batch = self._reader.evaluate(task.number)
         sheet = self._planner.sheet(task.number, self._step.ids(batch), read_only=True)
         self._client.exchange(None, sheet)
-        dense = self._planner.blocks(sheet, DENSE)
-        scores = self._step.score(
-            batch, self._planner.rows(sheet), sheet.places, dense if dense is not None else np.zeros(0, np.float32),
-            self._planner.blocks(sheet, STATE),
-        )  # fmt: skip
+        scores = self._step.score(batch, *self._pulled(sheet))
         real = slice(0, batch.rows)
         held = (scores[real], batch.label[real], batch.weight[real])
         arrays = [np.ascontiguousarray(one, "<f4").tobytes() for one in held]
@@ -166,7 +166,7 @@ def work(config: WorkerConfig, secret: bytes, spec: JobSpec, model: ModelSpec, c
         return UNUSABLE
     planner = BatchPlanner(model.tables, lookups_of(elastic))
     clients.append(PsClient(model.tables, secret, config.job_id, process, planner.regroup, clock, feed.stopping))
-    numbering = numbering_of(spec, dataset)
+    numbering = numbering_of(spec, dataset.rows)
     worker = Worker(step, planner, BatchReader(dataset, numbering, other), clients[0], feed)
     feed.start()
     log.info("%s is process %s, %d batches in the job", config.pod, process, numbering.batches)
@@ -186,12 +186,6 @@ def work(config: WorkerConfig, secret: bytes, spec: JobSpec, model: ModelSpec, c
         leave_orphaned(Path(config.controller_address), ())
         return ORPHANED
     return FAILED if feed.broken else code
-
-
-def numbering_of(spec: JobSpec, dataset: Dataset) -> Numbering:
-    """Batch number to rows, as every process of the job must see it."""
-    fraction = spec.validation if isinstance(spec.validation, float) else 0.0
-    return Numbering(dataset.rows, spec.batch_size, spec.epochs, spec.seed, fraction)
 
 
 def lookups_of(model: ElasticModel) -> list[list[tuple[int, int, int]]]:

@@ -6,7 +6,7 @@ import numpy as np
 import psutil
 
 from trimtab.core.data.dataset import Dataset
-from trimtab.core.data.numbering import Numbering
+from trimtab.core.data.numbering import numbering_of
 from trimtab.core.domain.job import JobSpec
 from trimtab.core.domain.model_spec import ModelSpec
 from trimtab.core.ps.manifest import read_manifest
@@ -35,7 +35,7 @@ def audit(result, epochs):
     spec, model = read_json(JobSpec, job_dir / "spec.json"), read_json(ModelSpec, job_dir / "model.json")
     config = read_json(WorkerConfig, sorted((job_dir / "pods").glob("worker*.json"))[0])
     dataset = Dataset.open(Path(config.dataset))
-    numbering = Numbering(dataset.rows, spec.batch_size, spec.epochs, spec.seed, spec.validation)
+    numbering = numbering_of(spec, dataset.rows)
     rows = np.concatenate([numbering.rows_of(number) for number in range(numbering.batches)])
     assert len(rows) == epochs * numbering.train_rows
     keys = dataset.read(rows).keys
