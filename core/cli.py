@@ -163,7 +163,8 @@ def _give_up(state: str, message: str, as_json: bool, code: int, outcome: dict[s
         say(json.dumps(outcome, allow_nan=False))
     elif as_json:
         _print_failure(state, _one_line(message))
-    say(f"trimtab: {_one_line(message)}", err=True)
+    record = f"; its record is in {outcome['job_dir']}" if outcome is not None and outcome.get("job_dir") else ""
+    say(f"trimtab: {_one_line(message)}{record}", err=True)
     return code
 
 

@@ -102,12 +102,13 @@ def test_a_fault_of_ours_keeps_its_traceback_and_json_stays_json(train, capsys):
 def test_a_stopped_job_still_tells_what_it_had_done(train):
     def body(spec, progress, stop):
         error = Interrupted("stopped")
-        error.outcome = {"run_id": "train-1", "state": "stopped", "batches_applied": 7}
+        error.outcome = {"run_id": "train-1", "state": "stopped", "batches_applied": 7, "job_dir": "/jobs/train-1"}
         raise error
 
-    code, out, _ = train(body, "--json")
+    code, out, err = train(body, "--json")
     assert code == 130
-    assert json.loads(out) == {"run_id": "train-1", "state": "stopped", "batches_applied": 7}
+    assert json.loads(out)["batches_applied"] == 7
+    assert err.splitlines()[-1] == "trimtab: stopped; its record is in /jobs/train-1"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
