@@ -73,7 +73,9 @@ def trimtab(context: click.Context) -> None:  # fmt: skip
 @_whole("--max-workers", 1, "Most workers at any time.")
 @_whole("--max-ps", 1, "Most parameter servers at any time.")
 @click.option("--mode", default="auto", show_default=True, metavar="auto|advise|fixed",
-              help="What may happen to the plan while the job runs (for now it is fixed in every mode).")
+              help="What may happen to the plan while the job runs: change it, only say what would pay, nothing.")
+@click.option("--objective", default="balanced", show_default=True, metavar="balanced|fastest|cheapest",
+              help="What a better plan is: as fast as pays, as fast as the caps allow, or as cheap as possible.")
 @click.option("--learning-rate", metavar="X", help="Overrides the compiled optimizer's.")
 @click.option("--job-name", default="train", show_default=True, metavar="NAME", help="The family of runs it joins.")
 @click.option("--job-dir", metavar="DIR", help="Where the job's files go, new or empty [default: under TRIMTAB_HOME].")

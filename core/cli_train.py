@@ -47,6 +47,7 @@ def spec_from_options(options: Mapping[str, Any]) -> JobSpec:
         ps=options["ps"],
         limits=limits,
         mode=options["mode"],
+        objective=options["objective"],
         learning_rate=_rate(options["learning_rate"]),
         job_name=options["job_name"],
         job_dir=options["job_dir"],

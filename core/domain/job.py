@@ -29,6 +29,14 @@ class Mode(StrEnum):
     FIXED = "fixed"
 
 
+class Objective(StrEnum):
+    """What a better plan is."""
+
+    BALANCED = "balanced"
+    FASTEST = "fastest"
+    CHEAPEST = "cheapest"
+
+
 class JobState(StrEnum):
     """Where a job is in its life."""
 
@@ -52,6 +60,7 @@ class JobSpec:
         workers, ps: replicas to start with (mode auto) or to keep (fixed); None: trimtab chooses.
         limits: caps that hold at every instant.
         mode: auto | advise | fixed.
+        objective: balanced (as fast as pays: the knee of throughput over cost) | fastest | cheapest.
         learning_rate: overrides the compiled optimizer's; None keeps it.
         job_name: family of runs that warm start looks at; a used name is a new run of it.
         job_dir: where spec, state, events, logs and checkpoints go; must be new or empty. None: under TRIMTAB_HOME.
@@ -71,6 +80,7 @@ class JobSpec:
     ps: int | None = None
     limits: Limits = field(default_factory=Limits)
     mode: Mode = Mode.AUTO
+    objective: Objective = Objective.BALANCED
     learning_rate: float | None = None
     job_name: str = "train"
     job_dir: str | None = None
@@ -107,6 +117,10 @@ class JobSpec:
             self._set("mode", Mode(self.mode))
         except (ValueError, TypeError):
             raise BadInput("--mode", self.mode, "choose auto, advise or fixed") from None
+        try:
+            self._set("objective", Objective(self.objective))
+        except (ValueError, TypeError):
+            raise BadInput("--objective", self.objective, "choose balanced, fastest or cheapest") from None
         named = isinstance(self.model, str) and (self.model in BUILT_IN_MODELS or _FUNCTION.fullmatch(self.model))
         if not named:
             known = ", ".join(BUILT_IN_MODELS)

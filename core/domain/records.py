@@ -1,15 +1,17 @@
 """What is observed, decided and remembered.
 
 `PodReport` is what one process says about one interval; settled reports of one plan become an `Observation`; a job
-ends as a `JobRecord`. Decisions carry their reason in words, because explaining them is half of the product.
+ends as a `JobRecord`. Decisions carry their reason in words, because explaining them is half of the product. Everything
+here is plain data that JSON can hold, so that controller, history, report and command line show the same thing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from trimtab.core.domain.job import JobState, PlanChange
-from trimtab.core.domain.plan import Plan
+from trimtab.core.domain.plan import Limits, Plan, Prices
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Observation:
         throughput: samples per second of the job.
         worker_cpu_seconds, ps_cpu_seconds: CPU seconds per batch, all pods of the role together (None: not known).
         batch_size: rows per batch.
+        time_seconds: end of the window, since the job's start.
+        window_seconds: how long was observed.
+        batches: how many batches the window covers.
+        phase_seconds: seconds per batch of one worker in each phase (read, compute, exchange).
     """
 
     plan: Plan
@@ -50,6 +56,40 @@ class Observation:
     worker_cpu_seconds: float | None
     ps_cpu_seconds: float | None
     batch_size: int
+    time_seconds: float = 0.0
+    window_seconds: float = 0.0
+    batches: int = 0
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Range:
+    """A prediction in samples per second: the middle, and the bounds that should hold the truth in 80 % of cases.
+
+    `low` and `high` are None where no recent observation allows an honest range.
+    """
+
+    middle: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Considered:
+    """One plan that a decision looked at.
+
+    Attributes:
+        plan: the plan. throughput: predicted.
+        cost_per_hour: in the job's currency.
+        chosen: whether it is the decision's plan.
+        why_not: why it was not chosen, "" for the chosen one.
+    """
+
+    plan: Plan
+    throughput: Range
+    cost_per_hour: float
+    chosen: bool = False
+    why_not: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,15 +98,120 @@ class Decision:
 
     Attributes:
         time_seconds: since the job's start.
-        kind: grow | shrink | replace | rebalance | memory | hold | stop.
-        plan: the plan in force afterwards.
-        reason: a sentence a person can act on.
+        kind: start | grow | shrink | replace | rebalance | memory | hold | stop. `replace`: some of the plan grows and
+            some shrinks. `start`: the first plan of the job.
+        plan: the plan that it decides for; the one in force afterwards unless only advised.
+        reason: a sentence a person can act on, with the number that caused it.
+        number: 1, 2, ... within the job (0: not numbered yet).
+        action: what changes, in a few words ("Add 1 worker: 1 → 2", "Keep 2 × 0.75 + 1 × 0.5").
+        before: the plan in force when it was made, None for the first.
+        advised: mode advise: it was only said.
+        evidence: short facts it rests on ("PSs used 97 % of their cores").
+        considered: at most five plans, the chosen and the present one among them.
+        predicted: throughput of `plan`; present: predicted (anchored) throughput of `before`.
+        held: names of coefficients that the data could not identify and that were held at a prior.
+        probe: it was made to learn, not because a gain was predicted.
+        switch_seconds: from the decision to the new plan in full force; paused_seconds: the longest that a worker
+            waited between two steps meanwhile. measured: throughput afterwards, first settled window. All three are
+            filled in when they are known.
     """
 
     time_seconds: float
     kind: str
     plan: Plan
     reason: str
+    number: int = 0
+    action: str = ""
+    before: Plan | None = None
+    advised: bool = False
+    evidence: tuple[str, ...] = ()
+    considered: tuple[Considered, ...] = ()
+    predicted: Range | None = None
+    present: Range | None = None
+    held: tuple[str, ...] = ()
+    probe: bool = False
+    switch_seconds: float | None = None
+    paused_seconds: float | None = None
+    measured: float | None = None
+
+    @property
+    def changes_plan(self) -> bool:
+        """Whether the plan in force is another one afterwards."""
+        return self.before is not None and self.plan != self.before and not self.advised
+
+
+@dataclass(frozen=True)
+class PodSample:
+    """One pod at one time: cores used since the last sample (None: not known) and resident bytes."""
+
+    pod: str
+    role: str
+    cpu: float | None
+    rss_bytes: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One point of a job's timeline.
+
+    Attributes:
+        time_seconds: since the job's start.
+        throughput: samples per second since the last sample; None while nothing is trained.
+        predicted: samples per second that was predicted for the plan in force; None without a prediction.
+        pods: what the pods used.
+        batches_done: applied at every vshard's owner.
+        table_bytes: rows, slots and index of all parameter servers together.
+    """
+
+    time_seconds: float
+    throughput: float | None
+    predicted: float | None
+    pods: tuple[PodSample, ...] = ()
+    batches_done: int = 0
+    table_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """Something that happened to the job and is neither plan nor decision: a pod lost, a checkpoint, a store away."""
+
+    time_seconds: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A past run that a warm start rests on: its id, how many seconds ago it ended, similarity (0..1], weight (0..1],
+    the plan it ended with, how long it took and how fast it trained (None: not known).
+    """
+
+    run_id: str
+    age_seconds: float
+    similarity: float
+    weight: float
+    plan: Plan
+    wall_seconds: float | None = None
+    throughput: float | None = None
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """What the first plan rests on.
+
+    Attributes:
+        runs: the runs that it was made from, heaviest first; empty: a cold start.
+        plan: the plan that came out (before the caller's wishes for workers and PSs).
+        floors: what failed runs ask for at least, in words ("run X ran out of memory with 512Mi per PS").
+        predicted: throughput of the plan by those runs.
+        note: one sentence: from which runs with which plan, or why there is none.
+    """
+
+    runs: tuple[PastRun, ...] = ()
+    plan: Plan | None = None
+    floors: tuple[str, ...] = ()
+    predicted: Range | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,12 +220,19 @@ class JobRecord:
 
     Attributes:
         run_id: the job id; job_name: its family.
-        state: finished | stopped | failed.
-        tags: identity that warm start matches on (model, dataset fingerprint, batch size, ...).
+        state: running | finished | stopped | failed.
+        tags: identity that warm start matches on (see `history.identity`).
         plans: every plan that was in force.
         observations: settled behaviour per plan.
         decisions: every decision with its reason.
         figures: outcome numbers (auc, log_loss, samples_per_second, ...); only finite ones.
+        samples: the timeline. events: what happened.
+        started_at: seconds since 1970. ended_at: None while it runs.
+        objective: balanced | fastest | cheapest. limits: caps as they held. prices: as given.
+        warm_start: what the first plan rested on, None when it was not looked for.
+        reason: why the job did not finish, "" if it did. out_of_memory: a role whose memory was the reason ("ps",
+            "worker"), "" otherwise.
+        job_dir: where its files lie, "" when unknown.
     """
 
     run_id: str
@@ -91,3 +243,14 @@ class JobRecord:
     observations: tuple[Observation, ...]
     decisions: tuple[Decision, ...]
     figures: dict[str, float]
+    samples: tuple[Sample, ...] = ()
+    events: tuple[JobEvent, ...] = ()
+    started_at: float = 0.0
+    ended_at: float | None = None
+    objective: str = "balanced"
+    limits: Limits = field(default_factory=Limits)
+    prices: Prices = field(default_factory=Prices)
+    warm_start: WarmStart | None = None
+    reason: str = ""
+    out_of_memory: str = ""
+    job_dir: str = ""
