@@ -22,6 +22,7 @@ from trimtab.core.ps.applied import AppliedSets
 from trimtab.core.ps.rows import Floats
 from trimtab.core.ps.table import Found, RowTable, TableFull
 from trimtab.core.ps.tokens import Token, TokenStore
+from trimtab.core.ps.watch import Watch, members
 from trimtab.core.wire import frames
 from trimtab.core.wire.frames import ReplyHeader, RequestBody, RequestHeader
 
@@ -46,6 +47,7 @@ class Exchange:
         """`batches` is N: numbers outside 0 .. N-1 are refused. `die` is replaced in tests."""
         self.table, self.sets, self.lock = table, AppliedSets(), threading.Lock()
         self.served = 0  # vshards that take pushes
+        self.watch = Watch(table)
         self.counters = Counters()
         self.failure = ""
         self._batches, self._die = batches, die
@@ -86,7 +88,7 @@ class Exchange:
         if not lacking:
             return frames.OK, refused, dropped, b""
         skipped = bool(header.flags & frames.SKIPPED)
-        found, gradients = None, body.gradients
+        found, gradients, newborn = None, body.gradients, None
         if not skipped:
             found = self._rows_of_push(worker, header, body)
             if found is None:
@@ -95,11 +97,12 @@ class Exchange:
             try:
                 if lacking != cover:
                     found, gradients = self._only(found, gradients, lacking)
+                newborn = found.places < 0 if found.absent else None
                 found = self.table.bear(found)
             except TableFull as error:
                 self.failure = str(error)
                 return frames.FAILED, 0, 0, self.failure.encode()
-        self._apply(found, gradients, header.learning_rate, number, lacking)
+        self._apply(found, gradients, header.learning_rate, number, lacking, newborn)
         self.counters.pushes += 1
         return frames.OK, refused, dropped, b""
 
@@ -112,7 +115,7 @@ class Exchange:
             if self._outside(found, header.push_cover):
                 raise WireError("push has keys in vshards that it does not name")
             return found
-        token = self._tokens.take(worker, header.push_token, self.table.generation)
+        token = self._tokens.take(worker, header.push_token, self._still_holds)
         if token is None or token.cover != header.push_cover:
             return None
         if not np.array_equal(np.cumsum(counts, dtype=np.int64), token.found.ends):
@@ -121,12 +124,15 @@ class Exchange:
             return self.table.find(token.found.keys, counts)
         return token.found
 
+    def _still_holds(self, token: Token) -> bool:
+        return self.table.intact(token.cover, token.generation)
+
     def _outside(self, found: Found, cover: int) -> bool:
-        return not bool(_members(cover)[self.table.vshards(found)].all())
+        return not bool(members(cover)[self.table.vshards(found)].all())
 
     def _only(self, found: Found, gradients: Floats, cover: int) -> tuple[Found, Floats]:
         """The part of a push that belongs to `cover`."""
-        keep = _members(cover)[self.table.vshards(found)]
+        keep = members(cover)[self.table.vshards(found)]
         parts, ends, at, start, total = [], [], 0, 0, 0
         for number, dim in enumerate(self.table.dims.tolist()):
             end = int(found.ends[number])
@@ -140,11 +146,22 @@ class Exchange:
         kept = Found(found.keys[keep], np.array(ends, np.int64), places, int((places < 0).sum()))
         return kept, np.concatenate(parts)
 
-    def _apply(self, found: Found | None, gradients: Floats, rate: float, number: int, cover: int) -> None:
+    def _apply(
+        self,
+        found: Found | None,
+        gradients: Floats,
+        rate: float,
+        number: int,
+        cover: int,
+        newborn: npt.NDArray[np.bool_] | None,
+    ) -> None:
         """Change the rows and mark the number, both or neither; without rows the number is marked as skipped."""
         try:
             if found is not None:
+                touched = self.watch.before(found, newborn) if self.watch.mask & cover else None
                 self.table.update(found, gradients, rate)
+                if touched is not None:
+                    self.watch.after(touched)
             self.sets.mark(number, cover, skipped=found is None)
         except BaseException:
             self._die(_RESERVED_EXIT)
@@ -170,8 +187,3 @@ class Exchange:
             self._buffers.rows = held
         return held[:floats]
 
-
-def _members(cover: int) -> npt.NDArray[np.bool_]:
-    """The bitmap as 512 booleans."""
-    raw = np.frombuffer(cover.to_bytes(frames.COVER_BYTES, "little"), np.uint8)
-    return np.unpackbits(raw, bitorder="little").astype(bool)

@@ -237,3 +237,22 @@ def write_rows(places, start, end, rows, width, values):
             places[i] = place
         for j in range(width):
             rows[place, j] = values[i - start, j]
+
+
+@njit("void(int64[::1], int64[::1], int64, int64, uint64, uint32[:,::1], int64, boolean, uint64[::1])",
+      cache=True, nogil=True)  # fmt: skip
+def add_sums(keys, places, start, end, salt, words, width, negative, sums):
+    """Add the hash of each present row of places[start:end] to its vshard's sum (take it away when `negative`)."""
+    for i in range(start, end):
+        place = places[i]
+        if place < 0:
+            continue
+        x = mix(np.uint64(keys[i]) ^ salt)
+        v = np.int64(x >> _S55)
+        for j in range(width):
+            x = (x ^ np.uint64(words[place, j])) * _GOLDEN
+            x ^= x >> _S27
+        if negative:
+            sums[v] -= mix(x)
+        else:
+            sums[v] += mix(x)

@@ -23,12 +23,13 @@ from trimtab.core.wire.handshake import new_process_id
 from trimtab.core.wire.messages import PsConfig, check_protocol
 from trimtab.core.wire.private import leave_orphaned
 from trimtab.core.wire.secrets import read_secret
-from trimtab.core.wire.sockets import DataServer
+from trimtab.core.wire.sockets import DataConnection, DataServer
 
 log = logging.getLogger(__name__)
 
 STOPPED, ORPHANED, UNUSABLE = 0, 3, 4
 _TICK_SECONDS = 0.1
+MOVE_TIMEOUT_SECONDS = 20.0  # without a byte from another parameter server
 
 
 def main(argv: list[str]) -> int:
@@ -49,11 +50,15 @@ def serve(config: PsConfig, model: ModelSpec, secret: bytes, clock: Clock) -> in
     """Run one parameter server from its configuration."""
     process = new_process_id()
     table = RowTable(model.tables, config.seed, config.memory_bytes)
-    server = ParameterServer(config.job_id, process, config.term, model, table, config.batches, clock)
+
+    def dial(address: str, peer: str) -> DataConnection:
+        return DataConnection(address, secret, config.job_id, process, MOVE_TIMEOUT_SECONDS, expected=peer)
+
+    server = ParameterServer(config.job_id, process, config.term, model, table, config.batches, clock, dial)
     # Set from another thread: the handler may run inside a wait on this very event.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.stopping.set).start())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the controller decides
-    data = DataServer(config.data_address, secret, config.job_id, process, server.exchange.handle)
+    data = DataServer(config.data_address, secret, config.job_id, process, server.handle)
     server.address = data.address
     control = serve_ps(config.control_address, secret, server.sync)
     log.info("%s is process %s at %s", config.pod, process, data.address)

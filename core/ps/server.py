@@ -1,60 +1,90 @@
 """One parameter server: the table behind its data plane, and orders behind its control plane.
 
 Orders are level-triggered: `sync` is called several times a second with everything that should be, does what is
-missing and answers what is. Loading and copying take long, so they run in one background thread; a report says
+missing and answers what is. Loading, moving and copying take long, so they run in one background thread; a report says
 whether they are done. An order to serve a vshard is obeyed only if it names this process and its tenure is newer than
-the one last held, so late and doubled orders change nothing.
+the one last held, so late and doubled orders change nothing. Preparing a move is done in small pieces between all else.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import psutil
 
 from trimtab.core.clock import Clock
 from trimtab.core.domain.model_spec import VSHARDS, ModelSpec
-from trimtab.core.errors import CorruptCopy, Refused, TrimtabError
+from trimtab.core.errors import CorruptCopy, Refused, TrimtabError, WireError
 from trimtab.core.ps.copies import VshardCopy, read_copy, write_copies
 from trimtab.core.ps.exchange import Exchange
+from trimtab.core.ps.holdings import Holdings
+from trimtab.core.ps.incoming import Dial, Incoming
 from trimtab.core.ps.manifest import read_manifest
-from trimtab.core.ps.table import RowTable
+from trimtab.core.ps.outgoing import Outgoing
+from trimtab.core.ps.table import RowTable, TableFull
+from trimtab.core.wire import frames
+from trimtab.core.wire.frames import ReplyHeader, RequestHeader
 from trimtab.core.wire.messages import (
     CopiesWritten,
     CopyOrder,
+    DropOrder,
+    Origin,
+    PrepareOrder,
     PsReport,
     PsSync,
     Served,
     ServeOrder,
     from_bitmap,
+    to_bitmap,
 )
 
 log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 30.0  # nobody asked for changes for so long: the move was given up
+
+_Order = ServeOrder | CopyOrder | DropOrder
 
 
 class ParameterServer:
     """State and orders of one parameter-server process."""
 
     def __init__(
-        self, job_id: str, process: str, term: int, model: ModelSpec, table: RowTable, batches: int, clock: Clock
+        self,
+        job_id: str,
+        process: str,
+        term: int,
+        model: ModelSpec,
+        table: RowTable,
+        batches: int,
+        clock: Clock,
+        dial: Dial | None = None,
     ) -> None:
+        """`dial` opens a line to another parameter server; without it no vshard can come from one."""
         self.process, self.address = process, ""
         self.exchange = Exchange(table, batches)
         self.stopping = threading.Event()
         self._job_id, self._term, self._model, self._clock = job_id, term, model, clock
         self._last_contact = clock.now()
-        self._since = [0] * VSHARDS  # the tenure each vshard has, or last had
-        self._wanted = [0] * VSHARDS  # the tenure that loading is under way for
+        self._holdings = Holdings(self.exchange)
+        self._outgoing, self._incoming = Outgoing(self._holdings), Incoming(self._holdings, dial)
+        self._asked_at = 0.0
         self._copies: CopiesWritten | None = None
         self._copy_ordered = 0
         self._pending = 0
         self._orders_lock = threading.Lock()
-        self._work: queue.SimpleQueue[ServeOrder | CopyOrder] = queue.SimpleQueue()
-        self._error = ""
+        self._arrived = threading.Condition(self._orders_lock)
+        self._work: deque[_Order] = deque()
+        self._prepare: tuple[PrepareOrder, ...] = ()
+        self._to_prepare: list[PrepareOrder] = []
+        self._tidy = False
+        self._missing: dict[int, tuple[int, Origin | None]] = {}
+        self._error = self._move_error = ""
         self._me = psutil.Process()
         threading.Thread(target=self._work_off, name="orders", daemon=True).start()
 
@@ -83,38 +113,104 @@ class ParameterServer:
                 if request.copy is not None and request.copy.id > self._copy_ordered:
                     self._copy_ordered = request.copy.id
                     self._enqueue(request.copy)
+                for drop in request.drop:
+                    self._accept_drop(drop)
+                self._prepare, self._to_prepare = request.prepare, list(request.prepare)
+                self._tidy = not request.prepare and self._incoming.holds_any()
+                self._arrived.notify()
             if request.stop:
                 self.stopping.set()
         return self._report(request.sequence)
 
+    def handle(
+        self, peer: str, header: RequestHeader, body: npt.NDArray[np.uint8]
+    ) -> tuple[ReplyHeader, Sequence[npt.NDArray[np.generic] | bytes]]:
+        """One frame of the data plane: of a worker, or of another parameter server that takes vshards over."""
+        if header.flags & frames.MOVE:
+            self._asked_at = self._clock.now()
+            return self._outgoing.handle(body)
+        return self.exchange.handle(peer, header, body)
+
+    # ---- taking orders
+
     def _accept_serve(self, order: ServeOrder) -> None:
-        fresh = [v for v in from_bitmap(order.vshards) if order.since > max(self._since[v], self._wanted[v])]
+        since, wanted = self._holdings.since, self._holdings.wanted
+        fresh = [
+            v for v in from_bitmap(order.vshards)
+            if order.since > max(since[v], wanted[v]) and self._missing.get(v) != (order.since, order.origin)
+        ]  # fmt: skip
         if fresh:
             for vshard in fresh:
-                self._wanted[vshard] = order.since
+                wanted[vshard] = order.since
+                self._missing.pop(vshard, None)
             self._enqueue(order)
 
-    def _enqueue(self, order: ServeOrder | CopyOrder) -> None:
-        self._pending += 1
-        self._work.put(order)
+    def _accept_drop(self, order: DropOrder) -> None:
+        holdings = self._holdings
+        idle = holdings.held & ~self.exchange.served & int(order.vshards, 16)
+        if any(holdings.since[vshard] < order.since for vshard in from_bitmap(f"{idle:x}")):
+            self._enqueue(order)
+
+    def _enqueue(self, order: _Order) -> None:
+        if order in self._work:
+            return
+        self._pending += not isinstance(order, DropOrder)
+        self._work.append(order)
+        self._arrived.notify()
+
+    # ---- carrying them out, in one thread
 
     def _work_off(self) -> None:
         while True:
-            order = self._work.get()
-            try:
-                if isinstance(order, ServeOrder):
-                    self._load(order)
-                else:
-                    self._copy(order)
-            except TrimtabError as error:
-                log.error("order failed: %s", error)
-                self._error = str(error)
-            except Exception as error:  # an order thread that died would leave a server that answers and does nothing
-                log.exception("order failed")
-                self._error = f"{type(error).__name__}: {error}"
-            finally:
-                with self._orders_lock:
-                    self._pending -= 1
+            with self._arrived:
+                while not self._work and not self._to_prepare and not self._tidy:
+                    self._arrived.wait()
+                order = self._work.popleft() if self._work else None
+                preparing = self._to_prepare[0] if order is None and self._to_prepare else None
+                wanted, self._tidy = self._prepare, False
+            if order is not None:
+                self._carry_out(order)
+            elif preparing is not None:
+                self._prepare_piece(preparing, wanted)
+            else:
+                self._incoming.keep_only(wanted)
+
+    def _carry_out(self, order: _Order) -> None:
+        try:
+            if isinstance(order, CopyOrder):
+                self._copy(order)
+            elif isinstance(order, DropOrder):
+                self._drop(order)
+            elif order.origin is None:
+                self._load(order)
+            elif order.origin.process == self.process:
+                self._keep(order, order.origin)
+            else:
+                self._take_over(order, order.origin)
+        except TrimtabError as error:
+            log.error("order failed: %s", error)
+            self._error = str(error)
+        except Exception as error:  # an order thread that died would leave a server that answers and does nothing
+            log.exception("order failed")
+            self._error = f"{type(error).__name__}: {error}"
+        finally:
+            with self._orders_lock:
+                self._pending -= not isinstance(order, DropOrder)
+
+    def _prepare_piece(self, order: PrepareOrder, wanted: tuple[PrepareOrder, ...]) -> None:
+        """A little of what may wait; a failure is told and tried again with the next call."""
+        more = False
+        try:
+            self._incoming.keep_only(wanted)
+            more = self._incoming.prepare(order)
+            self._move_error = ""
+        except TableFull as error:
+            self._move_error = str(error)
+        except (OSError, WireError) as error:
+            log.info("vshards could not be prepared: %s", error)
+        with self._orders_lock:
+            if not more and order in self._to_prepare:
+                self._to_prepare.remove(order)
 
     def _load(self, order: ServeOrder) -> None:
         """Replace each vshard of the order by the manifest's copy, then serve it."""
@@ -122,16 +218,55 @@ class ParameterServer:
         if (manifest.job_id, manifest.fingerprint) != (self._job_id, self._model.fingerprint):
             raise CorruptCopy(f"manifest {order.manifest} is of job {manifest.job_id} or of another model")
         for vshard in from_bitmap(order.vshards):
-            if self._wanted[vshard] != order.since or self._since[vshard] >= order.since:
+            if self._holdings.wanted[vshard] != order.since or self._holdings.since[vshard] >= order.since:
                 continue
             copy = read_copy(manifest.entries[vshard], self._model.tables)
             with self.exchange.lock:
-                self.exchange.served &= ~(1 << vshard)
+                self._incoming.discard(vshard)
                 self.exchange.table.replace(vshard, copy.content)
                 self.exchange.sets.put(1 << vshard, copy.applied, copy.skipped)
-                self._since[vshard] = order.since
-                self.exchange.served |= 1 << vshard
+                self._holdings.serve(vshard, order.since)
         log.info("serving %d vshards since %d", self.exchange.served.bit_count(), order.since)
+
+    def _keep(self, order: ServeOrder, origin: Origin) -> None:
+        """Serve again what this server still holds of a tenure of its own."""
+        kept = 0
+        with self.exchange.lock:
+            for vshard in from_bitmap(order.vshards):
+                held = self._holdings.held >> vshard & 1 and self._holdings.since[vshard] == origin.since
+                if held and self._holdings.wanted[vshard] == order.since:
+                    self._holdings.serve(vshard, order.since)
+                    kept |= 1 << vshard
+        self._not_done(order, kept, lost=True)
+
+    def _take_over(self, order: ServeOrder, origin: Origin) -> None:
+        """Serve what another server hands over; what it does not hold has to come from elsewhere."""
+        try:
+            done = self._incoming.take_over(order, origin)
+        except (OSError, WireError, TableFull) as error:
+            log.warning("vshards could not be taken over from %s: %s", origin.process[:12], error)
+            self._not_done(order, 0, lost=isinstance(error, TableFull))
+            return
+        log.info("serving %d vshards more since %d", done.bit_count(), order.since)
+        self._not_done(order, done, lost=True)
+
+    def _not_done(self, order: ServeOrder, done: int, *, lost: bool) -> None:
+        """Accept the order again for what could not be done; `lost`: its origin can't help."""
+        with self._orders_lock:
+            for vshard in from_bitmap(order.vshards):
+                open_ = not done >> vshard & 1 and self._holdings.since[vshard] < order.since
+                if open_ and self._holdings.wanted[vshard] == order.since:
+                    self._holdings.wanted[vshard] = self._holdings.since[vshard]
+                    if lost:  # the same order again would be as vain
+                        self._missing[vshard] = (order.since, order.origin)
+
+    def _drop(self, order: DropOrder) -> None:
+        """Give up rows that others serve, one vshard at a time."""
+        for vshard in from_bitmap(order.vshards):
+            with self.exchange.lock:
+                idle = self._holdings.held & ~self.exchange.served
+                if idle >> vshard & 1 and self._holdings.since[vshard] < order.since:
+                    self._holdings.empty(vshard)
 
     def _copy(self, order: CopyOrder) -> None:
         """Write a copy of all that is served; a failed disk is reported, not fatal."""
@@ -152,7 +287,7 @@ class ParameterServer:
                     continue
                 held = self.exchange.sets.of(vshard)
                 content = self.exchange.table.extract(vshard)
-                since = self._since[vshard]
+                since = self._holdings.since[vshard]
             yield VshardCopy(vshard, since, held.applied, held.skipped, content)
 
     def _report(self, sequence: int) -> PsReport:
@@ -163,10 +298,13 @@ class ParameterServer:
             counters = self.exchange.counters
             pushes, duplicates, slow = counters.pushes, counters.duplicates, counters.slow
             failure = self.exchange.failure
+            if self.exchange.watch.mask and self._clock.now() - self._asked_at > WATCH_SECONDS:
+                self.exchange.watch.end(self.exchange.watch.mask)
         times = self._me.cpu_times()
         return PsReport(
             self.process, self.address, sequence, served, loading, self._copies, rows, table_bytes,
             pushes, duplicates, slow, times.user + times.system, self._me.memory_info().rss, failure or self._error,
+            self._incoming.staged(), to_bitmap(tuple(self._missing)) if self._missing else "", self._move_error,
         )  # fmt: skip
 
     def _served(self) -> tuple[Served, ...]:
@@ -176,7 +314,7 @@ class ParameterServer:
             by_since: dict[int, int] = {}
             for vshard in range(VSHARDS):
                 if (one.members & self.exchange.served) >> vshard & 1:
-                    since = self._since[vshard]
+                    since = self._holdings.since[vshard]
                     by_since[since] = by_since.get(since, 0) | 1 << vshard
             for since, bits in by_since.items():
                 text = f"{bits:0{VSHARDS // 4}x}"

@@ -7,7 +7,9 @@ row changes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +89,7 @@ class RowTable:
         )
         self.index = SegmentedIndex(np.array([salt(table.name) for table in tables], np.uint64), memory_bytes)
         self.generation = 1
+        self._dropped = np.zeros(VSHARDS, np.int64)  # the generation in which each vshard's rows were last given up
 
     @property
     def row_count(self) -> int:
@@ -160,50 +163,109 @@ class RowTable:
         kernels.vshards_of(found.keys, found.ends, self.index.salts, out)
         return out
 
-    def extract(self, vshard: int) -> VshardRows:
-        """A copy of all rows of `vshard`."""
+    def width(self, number: int) -> int:
+        """Floats of a whole row of one table."""
+        return self._groups[self._group_of[number]].layout.width
+
+    def vshards_of(self, number: int, keys: Int64s) -> npt.NDArray[np.uint16]:
+        """The vshard of each key of one table."""
+        ends = np.zeros(len(self.tables), np.int64)
+        ends[number:] = len(keys)
+        return self.vshards(Found(keys, ends, keys, 0))
+
+    def rows_in(self, vshard: int) -> Found:
+        """Every row of `vshard`, by table, then key."""
         entries = self.index.entries(vshard)
-        bounds = np.searchsorted(entries.tables, np.arange(len(self.tables) + 1))
-        keys, rows = [], []
+        ends = np.searchsorted(entries.tables, np.arange(1, len(self.tables) + 1)).astype(np.int64)
+        return Found(entries.keys, ends, entries.places, 0)
+
+    def whole_rows(self, found: Found) -> tuple[Floats, ...]:
+        """Values, slots and counters of rows of which none is absent: for each table [n, width]."""
+        rows, start = [], 0
         for number in range(len(self.tables)):
-            start, end = int(bounds[number]), int(bounds[number + 1])
+            end = int(found.ends[number])
             group = self._groups[self._group_of[number]]
             out = np.empty((end - start, group.layout.width), np.float32)
-            kernels.read_rows(entries.places, start, end, group.rows, group.layout.width, out)
-            keys.append(entries.keys[start:end].copy())
+            kernels.read_rows(found.places, start, end, group.rows, group.layout.width, out)
             rows.append(out)
-        return VshardRows(tuple(keys), tuple(rows))
+            start = end
+        return tuple(rows)
+
+    def extract(self, vshard: int) -> VshardRows:
+        """A copy of all rows of `vshard`."""
+        found = self.rows_in(vshard)
+        bounds = [0, *found.ends.tolist()]
+        keys = tuple(found.keys[lo:hi].copy() for lo, hi in pairwise(bounds))
+        return VshardRows(keys, self.whole_rows(found))
 
     def drop(self, vshard: int) -> None:
-        """Forget all rows of `vshard`; every token ends."""
+        """Forget all rows of `vshard`; tokens of pulls that named it end."""
         entries = self.index.entries(vshard)
         owners = self._group_of[entries.tables]
         for number, group in enumerate(self._groups):
             group.give_back(entries.places[owners == number])
         self.index.clear(vshard)
         self.generation += 1
+        self._dropped[vshard] = self.generation
+
+    def intact(self, cover: int, generation: int) -> bool:
+        """Whether the places of `cover`'s rows are still those of `generation`: none of its vshards was dropped since.
+
+        Rows never move while their vshard stays, so only a drop (or a load, which begins with one) ends a token.
+        """
+        if generation == self.generation:
+            return True
+        gone = np.flatnonzero(self._dropped > generation)
+        return not any(cover >> int(vshard) & 1 for vshard in gone)
 
     def replace(self, vshard: int, content: VshardRows) -> None:
-        """Make `content` all that is known of `vshard`; every token ends.
+        """Make `content` all that is known of `vshard`; tokens of pulls that named it end.
 
         Raises:
             TableFull: no room within the limit; the vshard is then empty.
         """
         self.drop(vshard)
         keys = np.concatenate(content.keys)
-        ends = np.cumsum([len(k) for k in content.keys], dtype=np.int64)
-        places = np.full(len(keys), -1, np.int64)
-        self._make_room(keys, ends, places)
+        counts = np.array([len(k) for k in content.keys], np.uint32)
+        self.write(self.find(keys, counts), content.rows)
+
+    def write(self, found: Found, rows: Sequence[Floats]) -> Found:
+        """Overwrite whole rows ([n, width] of each table), giving absent ones a place.
+
+        Raises:
+            TableFull: no room within the limit; nothing was changed.
+        """
+        places = found.places.copy()
+        if found.absent:
+            self._make_room(found.keys, found.ends, places)
         start = 0
         for number in range(len(self.tables)):
-            end = int(ends[number])
+            end = int(found.ends[number])
             group = self._groups[self._group_of[number]]
             if end > start:
-                self._insert(number, keys, start, end, places, group)
-                values = np.ascontiguousarray(content.rows[number])
+                if found.absent:
+                    self._insert(number, found.keys, start, end, places, group)
+                values = np.ascontiguousarray(rows[number])
                 kernels.write_rows(places, start, end, group.rows, group.layout.width, values)
             start = end
-        self.generation += 1
+        return Found(found.keys, found.ends, places, 0)
+
+    def add_sums(self, found: Found, sums: npt.NDArray[np.uint64], *, negative: bool = False) -> None:
+        """Add the hashes of the present rows to their vshards' `sums` u64[512], or take them away.
+
+        A row's hash covers table, key and every float of it, and a sum does not depend on the order of rows, so two
+        tables hold the same rows of a vshard exactly (but for chance) when counts and sums agree.
+        """
+        start = 0
+        for number in range(len(self.tables)):
+            end = int(found.ends[number])
+            group = self._groups[self._group_of[number]]
+            if end > start:
+                salt_of = self.index.salts[number]
+                kernels.add_sums(
+                    found.keys, found.places, start, end, salt_of, group.counters, group.layout.width, negative, sums
+                )
+            start = end
 
     def _make_room(self, keys: Int64s, ends: Int64s, places: Int64s) -> None:
         """Room for every absent key, or TableFull before anything changed."""

@@ -1,13 +1,14 @@
 """Row tokens: where a pull found its rows, kept until the push of the same batch.
 
 With a token a push carries no keys and probes nothing. A token holds for one parameter-server process (it lives in its
-memory), one worker process and one table generation: any load, drop or compaction of rows starts a new generation,
-and an older token is answered with "send keys".
+memory), one worker process and as long as no vshard that its pull named is loaded or dropped: rows keep their places
+until then. Another one is answered with "send keys".
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trimtab.core.ps.table import Found
@@ -41,7 +42,7 @@ class TokenStore:
         while len(self._tokens) > self._workers:
             self._tokens.popitem(last=False)
 
-    def take(self, worker: str, token: int, generation: int) -> Token | None:
-        """The token if it still holds; it is used up either way."""
+    def take(self, worker: str, token: int, holds: Callable[[Token], bool]) -> Token | None:
+        """The token if `holds` says so; it is used up either way."""
         held = self._tokens.get(worker, OrderedDict()).pop(token, None)
-        return held if held is not None and held.generation == generation else None
+        return held if held is not None and holds(held) else None

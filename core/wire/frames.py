@@ -31,6 +31,7 @@ COVER_BYTES = 64  # 512 vshards, bit v of the little-endian integer
 MAX_BODY_BYTES = 1 << 30
 
 PUSH, PULL, KEYS, SKIPPED, DEFAULTS = 1, 2, 4, 8, 16  # flags
+MOVE = 32  # between parameter servers: the body is a MoveRequest, the reply's a MoveReply with rows
 NONE, OK, NEED_KEYS, FAILED = 0, 1, 2, 3  # status of a half
 
 _REQUEST = struct.Struct("<4sHHIIqqQQfIQ64s64s")

@@ -16,7 +16,7 @@ from trimtab.core.domain.intervals import Interval
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.errors import Refused
 
-PROTOCOL = 1  # rises when a message changes meaning; a peer with another number is refused
+PROTOCOL = 2  # rises when a message changes meaning; a peer with another number is refused
 
 
 def to_bitmap(vshards: list[int] | tuple[int, ...] | range) -> str:
@@ -53,12 +53,53 @@ class Routing:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """A parameter server that holds vshards: process, data-plane address, and the tenure (since) of its rows."""
+
+    process: str
+    address: str
+    since: int
+
+
+@dataclass(frozen=True)
 class ServeOrder:
-    """Serve `vshards` since routing version `since`, loading them from the manifest at `manifest`."""
+    """Serve `vshards` since routing version `since`.
+
+    Attributes:
+        manifest: where the rows come from, unless `origin` names a parameter server that has fresher ones.
+        origin: takes no more pushes for these vshards once it is asked, and hands them over.
+    """
 
     vshards: str
     since: int
     manifest: str
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class PrepareOrder:
+    """Keep a copy of `vshards` aside, fresh from `origin`, which goes on serving them. It grants nothing."""
+
+    vshards: str
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class DropOrder:
+    """Others serve `vshards` since `since` or later: rows of older tenures may go."""
+
+    vshards: str
+    since: int
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Vshards that are kept aside, from whom, and how many rows the last refresh brought."""
+
+    vshards: str
+    process: str
+    since: int
+    refreshed_rows: int
 
 
 @dataclass(frozen=True)
@@ -79,6 +120,7 @@ class PsSync:
         process: the process that is meant, "" when its id is not known yet.
         serve: everything that this process should serve.
         copy: copies to write, or None.
+        prepare: vshards that it will get soon. drop: vshards that it has handed over.
         stop: leave in order.
     """
 
@@ -89,6 +131,8 @@ class PsSync:
     serve: tuple[ServeOrder, ...] = ()
     copy: CopyOrder | None = None
     stop: bool = False
+    prepare: tuple[PrepareOrder, ...] = ()
+    drop: tuple[DropOrder, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,6 +196,8 @@ class PsReport:
         copies: result of the latest copy order, kept until the next one.
         rows, table_bytes: what the table holds; pushes, duplicates: applied and dropped pushes (per message).
         slow_pushes: pushes that needed keys again or were only partly for this process.
+        staged: what is kept aside. missing: ordered vshards (bitmap) whose named origin does not hold them.
+        move_error: why what should be prepared can't be (no room), "" otherwise.
         cpu_seconds, rss_bytes: of the process, since its start and now.
     """
 
@@ -169,6 +215,48 @@ class PsReport:
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
     error: str = ""
+    staged: tuple[Staged, ...] = ()
+    missing: str = ""
+    move_error: str = ""
+
+
+@dataclass(frozen=True)
+class MoveRequest:
+    """One parameter server to another, on the data plane: send rows of `vshards`, of the tenure `since`.
+
+    Attributes:
+        changes: only rows that changed since this process asked last; the reply covers what it was staging.
+        final: end the tenure first (no more pushes are taken), and tell sets and sums.
+    """
+
+    vshards: str
+    since: int
+    changes: bool = False
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class VshardSum:
+    """What a vshard's copy must come to: how many rows, and the sum (modulo 2^64) of all rows' hashes."""
+
+    vshard: int
+    rows: int
+    total: int
+
+
+@dataclass(frozen=True)
+class MoveReply:
+    """The answer's head; keys (i64) and whole rows (f32) of each table follow it as they lie in memory.
+
+    Attributes:
+        vshards: those of the request that this is about; the others are not held in that tenure, or not tracked.
+        counts: rows of each table. served: sets of the vshards; sums: of each vshard (both only when final).
+    """
+
+    vshards: str
+    counts: tuple[int, ...]
+    served: tuple[Served, ...] = ()
+    sums: tuple[VshardSum, ...] = ()
 
 
 TRAIN, EVALUATE, METRICS = "train", "evaluate", "metrics"

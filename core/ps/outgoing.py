@@ -1,0 +1,146 @@
+"""The side of a move that gives: answers another parameter server's requests for rows.
+
+Rows go in small pieces with the lock held for one vshard or some thousand rows at a time, so training does not notice.
+The last request ends the tenure; what is left to send then are the rows changed since the one before, and the sum that
+proves the copy. Asking again is harmless: an ended tenure's rows do not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.core.domain.model_spec import VSHARDS
+from trimtab.core.ps.holdings import Holdings
+from trimtab.core.ps.rows import Floats
+from trimtab.core.ps.table import Found
+from trimtab.core.wire import frames
+from trimtab.core.wire.encode import from_json, to_json
+from trimtab.core.wire.frames import ReplyHeader
+from trimtab.core.wire.messages import MoveReply, MoveRequest, Served, VshardSum, from_bitmap
+
+_SLICE = 8192  # rows read with the lock held once
+
+Buffers = Sequence[npt.NDArray[np.generic] | bytes]
+
+
+class Outgoing:
+    """Answers `MoveRequest`s from what one server holds."""
+
+    def __init__(self, holdings: Holdings) -> None:
+        self._holdings = holdings
+        self._exchange = holdings.exchange
+        self._table = holdings.exchange.table
+
+    def handle(self, body: npt.NDArray[np.uint8]) -> tuple[ReplyHeader, Buffers]:
+        """One request, as a frame's handler. Raises WireError for a body that is none."""
+        request = from_json(MoveRequest, body.tobytes())
+        reply, keys, rows = self._changes(request) if request.changes else self._whole(request)
+        head = to_json(reply)
+        length = len(head).to_bytes(8, "little")
+        sections: list[npt.NDArray[np.generic] | bytes] = [length, head, keys, *rows]
+        size = 8 + len(head) + keys.nbytes + sum(one.nbytes for one in rows)
+        return ReplyHeader(frames.NONE, frames.OK, size), sections
+
+    def _whole(self, request: MoveRequest) -> tuple[MoveReply, npt.NDArray[np.int64], list[Floats]]:
+        """All rows of the vshards; from now on they are watched, or their tenure has ended."""
+        covered = 0
+        parts: list[tuple[Found, tuple[Floats, ...]]] = []
+        sums: list[VshardSum] = []
+        for vshard in from_bitmap(request.vshards):
+            with self._exchange.lock:
+                bit = self._holds(vshard, request)
+                if not bit:
+                    continue
+                found = self._exchange.watch.begin(vshard)
+                total = int(self._exchange.watch.sums[vshard])
+                rows = self._table.whole_rows(found)
+                if request.final:
+                    self._exchange.watch.end(bit)
+            covered |= bit
+            parts.append((found, rows))
+            sums.append(VshardSum(vshard, len(found.keys), total))
+        keys, table_rows, counts = _by_table(parts, len(self._table.tables))
+        told = self._sets(covered) if request.final else ()
+        reply = MoveReply(_bits(covered), counts, told, tuple(sums) if request.final else ())
+        return reply, keys, table_rows
+
+    def _holds(self, vshard: int, request: MoveRequest) -> int:
+        if request.final:
+            return self._holdings.end_tenure([vshard], request.since)
+        served = self._exchange.served >> vshard & 1
+        return 1 << vshard if served and self._holdings.since[vshard] == request.since else 0
+
+    def _changes(self, request: MoveRequest) -> tuple[MoveReply, npt.NDArray[np.int64], list[Floats]]:
+        """Rows that changed since they were asked for last, of vshards that are watched."""
+        vshards = from_bitmap(request.vshards)
+        watch = self._exchange.watch
+        with self._exchange.lock:
+            covered = 0
+            for vshard in vshards:
+                if watch.mask >> vshard & 1:
+                    covered |= self._holds(vshard, request)
+            changes = watch.take(covered)
+            counts = np.diff(changes.ends, prepend=0).astype(np.uint32)
+            found = self._table.find(changes.keys, counts)
+            numbers = from_bitmap(_bits(covered)) if request.final else []
+            sums = tuple(
+                VshardSum(vshard, int(self._table.index.counts[vshard]), int(watch.sums[vshard])) for vshard in numbers
+            )
+            told = self._told(covered) if request.final else ()
+            if request.final:
+                watch.end(covered)  # nothing changes these any more
+        rows = self._read(found)
+        return MoveReply(_bits(covered), tuple(counts.tolist()), told, sums), changes.keys, rows
+
+    def _read(self, found: Found) -> list[Floats]:
+        """Whole rows by table, the lock held for a slice at a time; what changes meanwhile is in the next list."""
+        result: list[Floats] = []
+        start = 0
+        for number, end in enumerate(found.ends.tolist()):
+            pieces: list[Floats] = []
+            for lo in range(start, end, _SLICE):
+                hi = min(end, lo + _SLICE)
+                ends = np.zeros(len(found.ends), np.int64)
+                ends[number:] = hi - lo
+                part = Found(found.keys[lo:hi], ends, found.places[lo:hi].copy(), 0)
+                with self._exchange.lock:
+                    pieces.append(self._table.whole_rows(part)[number])
+            width = self._table.width(number)
+            result.append(np.concatenate(pieces) if pieces else np.empty((0, width), np.float32))
+            start = end
+        return result
+
+    def _sets(self, covered: int) -> tuple[Served, ...]:
+        with self._exchange.lock:
+            return self._told(covered)
+
+    def _told(self, covered: int) -> tuple[Served, ...]:
+        """The sets of `covered`, by class; the tenure in it is of no interest to the receiver."""
+        return tuple(
+            Served(_bits(one.members & covered), 0, one.applied.intervals, one.skipped.intervals)
+            for one in self._exchange.sets.classes()
+            if one.members & covered
+        )
+
+
+def _bits(vshards: int) -> str:
+    return f"{vshards:0{VSHARDS // 4}x}"
+
+
+def _by_table(
+    parts: list[tuple[Found, tuple[Floats, ...]]], tables: int
+) -> tuple[npt.NDArray[np.int64], list[Floats], tuple[int, ...]]:
+    """Several vshards' rows, table after table."""
+    keys: list[npt.NDArray[np.int64]] = []
+    rows: list[Floats] = []
+    counts = []
+    for number in range(tables):
+        mine = [found.keys[(found.ends[number - 1] if number else 0) : found.ends[number]] for found, _ in parts]
+        joined = np.concatenate(mine) if mine else np.empty(0, np.int64)
+        keys.append(joined)
+        counts.append(len(joined))
+        rows.extend(table_rows[number] for _, table_rows in parts)
+    return np.concatenate(keys), [np.ascontiguousarray(one) for one in rows], tuple(counts)
