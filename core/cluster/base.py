@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 PS, WORKER = "ps", "worker"
+LEAVING_CPU = 0.05  # cores of a pod that was told to end, so that others can have what it had
 PENDING, RUNNING, SUCCEEDED, FAILED = "pending", "running", "succeeded", "failed"
 
 
@@ -25,7 +26,9 @@ class PodSpec:
         role: ps | worker.
         argv: command line; the first item is an executable's path or a name on PATH.
         log_path: file that gets standard output and error; kept after the pod's end.
-        cpu: cores the pod may use. memory_bytes: bytes it may use.
+        cpu: cores the pod may use. memory_bytes: bytes it may use. Both may change while the pod lives.
+        zygote: command line of a process that can fork this pod (`argv` is then `(python, "-m", module, *arguments)`,
+            and the zygote runs the same module); (): start it cold. A place may start it cold all the same.
     """
 
     name: str
@@ -34,6 +37,7 @@ class PodSpec:
     log_path: str
     cpu: float
     memory_bytes: int
+    zygote: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class PodStatus:
             and where nobody knows.
         pid: of a local process, else None.
         started_at: the clock's seconds when it began to run; None while pending.
+        cpu: cores given to it at present; only a limit where the place enforces shares.
     """
 
     name: str
@@ -55,6 +60,7 @@ class PodStatus:
     exit_code: int | None = None
     pid: int | None = None
     started_at: float | None = None
+    cpu: float = 0.0
 
     @property
     def ended(self) -> bool:
@@ -69,7 +75,9 @@ class Cluster(Protocol):
         """Make it so: start what is missing, end what is not desired; idempotent, and never waits.
 
         A pod that is not desired gets a polite signal first and is killed after a grace. A name that was ever used is
-        not started again, whatever became of it.
+        not started again, whatever became of it. A living name with another `cpu` gets that share in place, one with
+        another `memory_bytes` is noted. So that the sum never rises on the way, the order is: shares that fall; pods
+        that leave, which keep `LEAVING_CPU` while others stay; starts; shares that rise.
         """
         ...
 
@@ -78,7 +86,11 @@ class Cluster(Protocol):
         ...
 
     def cpu_seconds(self) -> float:
-        """CPU time of the pods that have ended so far."""
+        """CPU seconds of the pods that have ended so far, and of what was started to fork them."""
+        ...
+
+    def cpu_note(self) -> str:
+        """Empty where shares are enforced, else one sentence why not."""
         ...
 
     def close(self) -> None:

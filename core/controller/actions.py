@@ -6,17 +6,20 @@ from dataclasses import dataclass, field
 
 from trimtab.core.controller.document import Document
 from trimtab.core.domain.job import JobState
+from trimtab.core.optimizer.question import Question
 from trimtab.core.ps.manifest import Manifest
 from trimtab.core.wire.messages import BatchScores, PsSync, WorkerOrders
 
 
 @dataclass(frozen=True)
 class PodName:
-    """A pod that should run: its unique name, its role (ps | worker) and its place (slot) in the role."""
+    """A pod that should run: its unique name, role (ps | worker), place (slot) in the role, and what it gets."""
 
     name: str
     role: str
     slot: int
+    cpu: float
+    memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,14 @@ class FinishJob:
     reason: str
 
 
+@dataclass(frozen=True)
+class Consider:
+    """Ask the optimizer whether the plan should change; answered by `Decided`."""
+
+    question: Question
+
+
 Action = (
     SetPods | SendPs | AnswerWorker | RefuseWorker | CommitDocument | RemoveSuperseded
-    | KeepScores | ComputeScores | Note | FinishJob
+    | KeepScores | ComputeScores | Note | FinishJob | Consider
 )  # fmt: skip

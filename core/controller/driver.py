@@ -24,6 +24,7 @@ from trimtab.core.controller.actions import (
     AnswerWorker,
     CommitDocument,
     ComputeScores,
+    Consider,
     FinishJob,
     KeepScores,
     Note,
@@ -37,6 +38,7 @@ from trimtab.core.controller.document import Document
 from trimtab.core.controller.events import EventLog, last_lines
 from trimtab.core.controller.inputs import (
     CommitResult,
+    Decided,
     DriverFailed,
     Input,
     PodsSeen,
@@ -52,7 +54,9 @@ from trimtab.core.controller.state import Phase, State
 from trimtab.core.controller.step import step
 from trimtab.core.controller.store import StateStore
 from trimtab.core.domain.job import JobState
+from trimtab.core.domain.records import Decision
 from trimtab.core.errors import CorruptCopy, Interrupted, Refused, StaleState, TrimtabError, WireError
+from trimtab.core.optimizer.question import Question
 from trimtab.core.ps.manifest import read_manifest, remove_superseded, write_manifest
 from trimtab.core.wire.messages import PsReport, PsSync, WorkerOrders, WorkerSync
 
@@ -62,6 +66,7 @@ SYNC_SECONDS = 0.2  # between two calls to a parameter server while training
 BUSY_SYNC_SECONDS = 0.05  # while everybody waits for them: start, close
 PROGRESS_SECONDS = 0.5
 PS_TIMEOUT_SECONDS = 5.0
+PS_CALLS = 16  # at the same time
 
 
 class PsLine(Protocol):
@@ -92,7 +97,7 @@ class Ports:
         cluster, store, clock: see there. pod_spec: a pod's command line and files, made once per pod.
         connect: a stub of the parameter server in a pod. serve: begins to answer workers.
         copies: directory of copies and manifests. scores: file for merged scores. events: the log.
-        progress: is shown how the job goes. stop: set by whoever wants the job to stop.
+        decide: the optimizer. progress: is shown how the job goes. stop: set by whoever wants the job to stop.
     """
 
     cluster: Cluster
@@ -104,6 +109,7 @@ class Ports:
     copies: Path
     scores: Path
     events: EventLog
+    decide: Callable[[Question], Decision]
     progress: Callable[[Progress], None]
     stop: threading.Event
 
@@ -118,7 +124,7 @@ class Driver:
         self._lock = threading.Lock()
         self._queue: deque[Action] = deque()
         self._wake = threading.Event()
-        self._pool = ThreadPoolExecutor(state.settings.ps + 2, thread_name_prefix="ps-call")
+        self._pool = ThreadPoolExecutor(PS_CALLS, thread_name_prefix="ps-call")
         self._lines: dict[str, PsLine] = {}
         self._calling: set[str] = set()
         self._specs: dict[str, PodSpec] = {}
@@ -181,8 +187,7 @@ class Driver:
         if self._ports.stop.is_set():
             self._feed(StopRequested("stopped by the caller"))
         elif now >= self._next_tick:
-            busy = self.state.phase in (Phase.STARTING, Phase.CLOSING)
-            self._next_tick = now + (BUSY_SYNC_SECONDS if busy else SYNC_SECONDS)
+            self._next_tick = now + (BUSY_SYNC_SECONDS if self.state.waits_for_servers else SYNC_SECONDS)
             self._feed(self._look(), Tick())
         self._work()
         self._show()
@@ -241,13 +246,23 @@ class Driver:
         elif isinstance(action, Note):
             self._message = action.text
             self._ports.events.append(action.kind, action.text, **action.data)
+        elif isinstance(action, Consider):
+            self._feed(self._consider(action))
         elif isinstance(action, FinishJob):
             self._finish(action)
+
+    def _consider(self, action: Consider) -> Decided:
+        """Ask the optimizer, outside the lock: workers are answered meanwhile. A fault of it never ends a job."""
+        try:
+            return Decided(self._ports.decide(action.question))
+        except Exception as error:
+            log.exception("the optimizer failed")
+            return Decided(None, f"{type(error).__name__}: {error}")
 
     def _spec(self, pod: PodName) -> PodSpec:
         if pod.name not in self._specs:
             self._specs[pod.name] = self._ports.pod_spec(pod)
-        return self._specs[pod.name]
+        return replace(self._specs[pod.name], cpu=pod.cpu, memory_bytes=pod.memory_bytes)
 
     def _call(self, action: SendPs) -> None:
         """Call a parameter server, unless the last call is still on its way."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from trimtab.core.cluster.base import PodStatus
 from trimtab.core.controller.document import Document
+from trimtab.core.domain.records import Decision
 from trimtab.core.ps.manifest import Manifest
 from trimtab.core.wire.messages import PsReport, WorkerSync
 
@@ -80,4 +81,12 @@ class DriverFailed:
     reason: str
 
 
-Input = Tick | PodsSeen | WorkerSaid | PsSaid | CommitResult | ScoresReady | StopRequested | DriverFailed
+@dataclass(frozen=True)
+class Decided:
+    """The optimizer's answer; `decision` is None when it could not be asked or failed, and `error` says why."""
+
+    decision: Decision | None
+    error: str = ""
+
+
+Input = Tick | PodsSeen | WorkerSaid | PsSaid | CommitResult | ScoresReady | StopRequested | DriverFailed | Decided

@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trimtab.core.controller.actions import AnswerWorker, KeepScores, RefuseWorker
+from trimtab.core.controller.changing import waited
 from trimtab.core.controller.holds import MOST_SHARDS, Hold, Holds, shard_size
 from trimtab.core.controller.inputs import WorkerSaid
+from trimtab.core.controller.observing import count_work
 from trimtab.core.controller.pods import end_job
 from trimtab.core.controller.state import MOST_METRIC_TRIES, Draft, Phase, Pod, State
 from trimtab.core.domain.intervals import IntervalSet
@@ -53,6 +55,8 @@ def _count(draft: Draft, pod: Pod, sync: WorkerSync) -> None:
     ended = set(sync.finished)
     ledger, gone = state.ledger.ended(lambda hold: hold.id in ended and hold.pod == pod.name, state.sequence)
     holds, more = evaluation.holds.end(lambda hold: hold.id in ended and hold.pod == pod.name)
+    fresh_rows = losses.all_rows - state.losses.all_rows
+    pod = count_work(pod, fresh, fresh_rows, sync.phase_seconds)
     worked = bool(fresh or scores or gone or sync.losses or sync.scores or sync.metrics)
     pod = replace(
         pod, process=sync.process, heard_at=now, cpu_seconds=max(pod.cpu_seconds, sync.cpu_seconds),
@@ -67,6 +71,7 @@ def _count(draft: Draft, pod: Pod, sync: WorkerSync) -> None:
     outcome = state.outcome
     if sync.metrics is not None and state.phase is Phase.METRICS and outcome.metrics is None:
         outcome = replace(outcome, metrics=dict(sync.metrics))
+    state = waited(state, sync.max_gap_seconds)
     draft.state = replace(
         state, losses=losses, evaluation=replace(evaluation, holds=holds), ledger=ledger, outcome=outcome,
         max_gap_seconds=max(state.max_gap_seconds, sync.max_gap_seconds),
@@ -83,7 +88,8 @@ def _orders(draft: Draft, name: str, sync: WorkerSync) -> WorkerOrders:
     held = (*state.ledger.holds.of(name), *state.evaluation.holds.of(name))
     again = held if sync.want > 0 and len(held) + sync.want > MOST_SHARDS else ()
     given: list[Hold] = []
-    while len(held) + len(given) < MOST_SHARDS and len(given) < sync.want:
+    active = state.slots[state.pods[name].slot].active  # one that leaves finishes what it has
+    while active and len(held) + len(given) < MOST_SHARDS and len(given) < sync.want:
         hold = _lend(draft, name)
         if hold is None:
             break
@@ -134,7 +140,7 @@ def _next(draft: Draft, name: str, kind: str, todo: IntervalSet) -> Hold | None:
     state = draft.state
     pod = state.pods[name]
     lo, end = todo.intervals[0]
-    size = min(end - lo, shard_size(pod.speed, pod.shard, len(todo), len(state.workers())))
+    size = min(end - lo, shard_size(pod.speed, pod.shard, len(todo), len(state.active("worker"))))
     draft.put_pod(replace(pod, shard=size))
     draft.state = replace(draft.state, next_id=state.next_id + 1)
     return Hold(state.next_id, kind, lo, lo + size, name, draft.now)

@@ -1,6 +1,7 @@
 """Which pods should run, and what happens when one is lost.
 
-A pod that ends is replaced by one with a new name, never started again. Losing a pod is normal (preemption, kill -9)
+Places come and go with the plan; a pod whose place the plan has no more finishes what it has and leaves. A pod that
+ends before is replaced by one with a new name, never started again. Losing a pod is normal (preemption, kill -9)
 and costs only what it held; losing pods of one place again and again without anything getting done is not, and ends
 the job with a reason that names the pod, its exit code and the last lines of its log (cases 2, 7, 8).
 """
@@ -9,11 +10,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trimtab.core.cluster.base import PodStatus
+from trimtab.core.cluster.base import LEAVING_CPU, PodStatus
 from trimtab.core.controller.actions import FinishJob, PodName, SetPods
 from trimtab.core.controller.inputs import PodsSeen
-from trimtab.core.controller.state import Draft, Phase, Pod
+from trimtab.core.controller.shares import shares
+from trimtab.core.controller.state import Draft, Phase, Pod, Slot, State
 from trimtab.core.domain.job import JobState
+from trimtab.core.domain.plan import Plan
+from trimtab.core.domain.records import Decision
 
 REFUSED_EXIT = 4  # a pod's exit code for "my configuration is bad or I was refused": trying again is useless
 ORPHANED_EXIT = 3
@@ -39,10 +43,34 @@ def lose_pod(draft: Draft, pod: Pod, reason: str, tail: str = "", *, fatal: bool
     """
     state = draft.state
     slot = state.slots[pod.slot]
+    if not slot.active:
+        _forget(draft, pod)
+        draft.put_slot(replace(slot, generation=slot.generation + 1))
+        draft.note("pod_left", f"{pod.name} {reason}; the plan has no place for it", pod=pod.name, role=pod.role)
+        return
     in_row = 1 if pod.worked else slot.in_row + 1
     slot = replace(slot, generation=slot.generation + 1, in_row=in_row, total=slot.total + 1)
     delay = 0.0 if in_row == 1 else min(_LONGEST_DELAY_SECONDS, 0.5 * 2 ** (in_row - 2))
     slot = replace(slot, starts_at=draft.now + delay)
+    lent = _forget(draft, pod)
+    draft.put_slot(slot)
+    draft.note("pod_lost", f"{pod.name} {reason}", pod=pod.name, role=pod.role, released=lent, in_row=in_row)
+    settings = draft.state.settings
+    said = f"; its log ends with:\n{tail}" if tail else ""
+    if fatal:
+        end_job(draft, JobState.FAILED, f"{pod.name} {reason}{said}")
+    elif in_row >= settings.failures_in_row and without_place(draft, slot, f"{pod.name} {reason}"):
+        return
+    elif in_row >= settings.failures_in_row:
+        text = f"{pod.name} {reason}, failure {in_row} in a row of this {pod.role} without anything done"
+        end_job(draft, JobState.FAILED, text + said)
+    elif slot.total >= settings.failures_total:
+        end_job(draft, JobState.FAILED, f"{pod.name} {reason}, failure {slot.total} of this {pod.role}{said}")
+
+
+def _forget(draft: Draft, pod: Pod) -> int:
+    """A pod is there no more: its loans end, what it said is forgotten. Returns how many batches it had on loan."""
+    state = draft.state
     ledger, gone = state.ledger.ended(lambda hold: hold.pod == pod.name, state.sequence)
     holds, more = state.evaluation.holds.end(lambda hold: hold.pod == pod.name)
     draft.state = replace(
@@ -51,24 +79,17 @@ def lose_pod(draft: Draft, pod: Pod, reason: str, tail: str = "", *, fatal: bool
         evaluation=replace(state.evaluation, holds=holds),
         pods={name: other for name, other in state.pods.items() if name != pod.name},
         resends=state.resends + (pod.report.duplicates if pod.report is not None else 0),
+        cpu_gone=state.cpu_gone + pod.cpu_seconds,
     )
-    draft.put_slot(slot)
-    lent = sum(hold.hi - hold.lo for hold in (*gone, *more))
-    draft.note("pod_lost", f"{pod.name} {reason}", pod=pod.name, role=pod.role, released=lent, in_row=in_row)
-    settings = draft.state.settings
-    said = f"; its log ends with:\n{tail}" if tail else ""
-    if fatal:
-        end_job(draft, JobState.FAILED, f"{pod.name} {reason}{said}")
-    elif in_row >= settings.failures_in_row:
-        text = f"{pod.name} {reason}, failure {in_row} in a row of this {pod.role} without anything done"
-        end_job(draft, JobState.FAILED, text + said)
-    elif slot.total >= settings.failures_total:
-        end_job(draft, JobState.FAILED, f"{pod.name} {reason}, failure {slot.total} of this {pod.role}{said}")
+    return sum(hold.hi - hold.lo for hold in (*gone, *more))
 
 
 def see_pods(draft: Draft, seen: PodsSeen) -> None:
     """Compare the cluster's pods with those that should run."""
     shown = {status.name: status for status in seen.pods}
+    alive = {name: cpu for name, cpu in draft.state.departed.items() if name in shown and not shown[name].ended}
+    if alive != draft.state.departed:
+        draft.state = replace(draft.state, departed=alive)
     for pod in tuple(draft.state.pods.values()):
         if draft.over:
             return
@@ -106,15 +127,68 @@ def want_pods(draft: Draft) -> None:
     """Every place has its present pod; say which should run."""
     state = draft.state
     term = state.document.term
+    _let_go(draft)
+    state = draft.state
     taken = {pod.slot for pod in state.pods.values()}
     for key in sorted(state.slots):
         slot = state.slots[key]
-        if key not in taken and draft.now >= slot.starts_at:
+        if slot.active and key not in taken and draft.now >= slot.starts_at:
             name = slot.pod_name(term)
             draft.put_pod(Pod(name, key, wanted_at=draft.now))
             draft.note("pod_started", f"{name} should run", pod=name, role=slot.role, generation=slot.generation)
-    pods = sorted(draft.state.pods.values(), key=lambda pod: pod.slot)
-    draft.act(SetPods(tuple(PodName(pod.name, pod.role, pod.slot[1]) for pod in pods)))
+    state = draft.state
+    plan, share = state.document.plan, shares(state)
+    draft.act(SetPods(tuple(
+        PodName(pod.name, pod.role, pod.slot[1], share[pod.name], getattr(plan, pod.role).memory_bytes)
+        for pod in sorted(state.pods.values(), key=lambda pod: pod.slot)
+    )))  # fmt: skip
+
+
+def _let_go(draft: Draft) -> None:
+    """Pods whose place the plan has no more end when nothing is left to them: no loan, no vshard, no handing over."""
+    for pod in tuple(draft.state.pods.values()):
+        state = draft.state
+        slot = state.slots[pod.slot]
+        if slot.active or not _has_nothing(state, pod):
+            continue
+        _forget(draft, pod)
+        draft.put_slot(replace(slot, generation=slot.generation + 1))
+        draft.state = replace(draft.state, departed={**draft.state.departed, pod.name: LEAVING_CPU})
+        draft.note("pod_left", f"{pod.name} has nothing left to do and leaves", pod=pod.name, role=pod.role)
+
+
+def _has_nothing(state: State, pod: Pod) -> bool:
+    if pod.role == "worker":
+        return not state.ledger.holds.of(pod.name) and not state.evaluation.holds.of(pod.name)
+    routing = state.document.routing
+    place = pod.slot[1]
+    owns = place in routing.owner and place < len(routing.processes)
+    return not owns and not state.tenancies and not state.committing and (state.ledger.served or not pod.process)
+
+
+def without_place(draft: Draft, slot: Slot, why: str) -> bool:
+    """A plan without the last place of a role, where that place never got anything done and others of its role do.
+
+    Returns whether there is such a plan: a growth that can't be carried out is taken back instead of ending the job.
+    """
+    state = draft.state
+    plan = state.document.plan
+    role = getattr(plan, slot.role)
+    others = any(pod.role == slot.role and pod.worked and pod.slot[1] != slot.index for pod in state.pods.values())
+    if slot.index == 0 or not others:
+        return False
+    if state.wish is not None:
+        return True  # another plan is on its way
+    if slot.index != role.replicas - 1:
+        return False
+    smaller = replace(role, replicas=role.replicas - 1)
+    new = Plan(smaller, plan.worker) if slot.role == "ps" else Plan(plan.ps, smaller)
+    word = "PS" if slot.role == "ps" else "worker"
+    draft.state = replace(state, wish=Decision(
+        state.seconds(draft.now), "shrink", new, f"{why}, again and again: go on without it.",
+        action=f"Take 1 {word} back: {role.replicas} → {role.replicas - 1}", before=plan,
+    ))  # fmt: skip
+    return True
 
 
 def _end_loans(draft: Draft, pod: Pod) -> None:

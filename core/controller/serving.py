@@ -1,21 +1,34 @@
 """Who serves which vshard, and telling them so until their reports show it done.
 
 Every change of owner is first a compare-and-swap with a new `since`; parameter servers are told after it, with the
-committed manifest as the source of rows. A restarted parameter server is a new process and owns nothing until routing
-names it. What is said is level-triggered: each call carries everything that the process should serve.
+freshest source of rows: the server that hands them over (`moving`), else the committed manifest. A restarted parameter
+server is a new process and owns nothing until routing names it. What is said is level-triggered: each call carries
+everything that the process should serve.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from trimtab.core.controller.actions import CommitDocument, SendPs
 from trimtab.core.controller.inputs import CommitResult, PsSaid
+from trimtab.core.controller.moving import (
+    drop_orders,
+    hear_about_moves,
+    next_routing,
+    owned_places,
+    prepare_orders,
+    serve_orders,
+    spread,
+    tenancies_after,
+    watch_preparation,
+)
 from trimtab.core.controller.pods import end_job, lose_pod
-from trimtab.core.controller.state import MOST_FAILED_ROUNDS, Draft, Phase, Pod, Slot, pause_seconds
+from trimtab.core.controller.state import MOST_FAILED_ROUNDS, Draft, Phase, Pod, Slot, State, pause_seconds
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.model_spec import VSHARDS
-from trimtab.core.wire.messages import CopyOrder, PsSync, Routing, ServeOrder
+from trimtab.core.wire.messages import CopyOrder, PsSync
 
 
 def hear_ps(draft: Draft, said: PsSaid) -> None:
@@ -39,31 +52,58 @@ def hear_ps(draft: Draft, said: PsSaid) -> None:
     draft.put_pod(pod)
     ledger = draft.state.ledger.reported(report.process, report.sequence, report.served)
     draft.state = replace(draft.state, ledger=ledger)
+    hear_about_moves(draft, draft.state.pods[pod.name])
     _note_service(draft)
     _note_progress(draft, draft.state.pods[pod.name])
 
 
 def reroute(draft: Draft) -> None:
-    """Make the processes of today's parameter-server pods the owners, by one swap for all that changed."""
+    """Make the processes of today's parameter servers the owners, and carry prepared moves out: one swap for all."""
+    moved = watch_preparation(draft)
     state = draft.state
     routing = state.document.routing
     if state.committing or draft.over or draft.now < state.commit_at:
         return
-    processes = {pod.slot[1]: pod for pod in state.servers() if pod.process and pod.report is not None}
-    count = state.settings.ps
-    first = len(routing.processes) != count
-    if first and len(processes) < count:
-        return  # the first routing of these places names all of them at once
-    changed = {
-        slot for slot, pod in processes.items()
-        if first or routing.processes[slot] != pod.process
-    }  # fmt: skip
-    if not changed:
+    up = {pod.slot[1]: pod for pod in state.servers() if pod.process and pod.report is not None}
+    places = state.active("ps")
+    owners = _first(up, places) if routing.version == 0 else _lost(state, up, places)
+    names = ", ".join(up[place].name for place in sorted(set(owners.values())))
+    what = f"{names} to serve from the committed checkpoint"
+    if not owners and moved:
+        owners = {vshard: one.target for one in moved for vshard in range(VSHARDS) if one.mask >> vshard & 1}
+        targets = ", ".join(up[place].name for place in sorted(set(owners.values())))
+        what = f"{len(owners)} of {VSHARDS} vshards move to {targets}"
+    elif owners:
+        moved = ()
+    if not owners:
         return
-    new = _routing(routing, processes, changed, count)
-    names = ", ".join(processes[slot].name for slot in sorted(changed))
-    draft.note("routing", f"routing {new.version}: {names} to serve from the committed checkpoint", version=new.version)
+    new = next_routing(routing, up, owners)
+    draft.state = replace(state, tenancies=tenancies_after(state, new, moved), staged_at=None)
+    draft.note("routing", f"routing {new.version}: {what}", version=new.version)
     commit(draft, CommitDocument(replace(state.document, routing=new)))
+
+
+def _first(up: Mapping[int, Pod], places: list[int]) -> dict[int, int]:
+    """The first routing names all places at once, or nobody yet."""
+    if any(place not in up for place in places):
+        return {}
+    return dict(enumerate(spread((-1,) * VSHARDS, places)))
+
+
+def _lost(state: State, up: Mapping[int, Pod], places: list[int]) -> dict[int, int]:
+    """New owners of what a process that is gone had: the new process at its place, or the places that stay."""
+    routing = state.document.routing
+    gone = {
+        place for place in owned_places(routing)
+        if place in up and up[place].process != routing.processes[place]
+    }  # fmt: skip
+    pods = {pod.slot[1] for pod in state.servers()}
+    left = {place for place in owned_places(routing) if place not in places and place not in pods}
+    owners = {vshard: place for vshard, place in enumerate(routing.owner) if place in gone}
+    if left and all(place in up for place in places):
+        wanted = spread(tuple(-1 if place in left else place for place in routing.owner), places)
+        owners |= {vshard: wanted[vshard] for vshard, place in enumerate(routing.owner) if place in left}
+    return owners
 
 
 def commit(draft: Draft, action: CommitDocument) -> None:
@@ -118,38 +158,17 @@ def call_servers(draft: Draft) -> None:
     order = None
     if state.round is not None:
         order = CopyOrder(state.round.id, settings.copies_directory)
+    preparing = prepare_orders(state)
     sequence = state.sequence
     for pod in state.servers():
         sequence += 1
-        tenures = state.ledger.tenures.get(pod.process, {}) if pod.process else {}
-        serve = tuple(
-            ServeOrder(f"{mask:0{VSHARDS // 4}x}", since, document.manifest.path)
-            for since, mask in sorted(tenures.items())
-        )
-        copy = order if tenures else None
-        draft.act(SendPs(pod.name, PsSync(settings.job_id, document.term, sequence, pod.process, serve, copy)))
+        serve = serve_orders(state, pod.process) if pod.process else ()
+        sync = PsSync(
+            settings.job_id, document.term, sequence, pod.process, serve, order if serve else None,
+            prepare=preparing.get(pod.name, ()), drop=drop_orders(state, pod.process) if pod.process else (),
+        )  # fmt: skip
+        draft.act(SendPs(pod.name, sync))
     draft.state = replace(state, sequence=sequence)
-
-
-def _routing(old: Routing, servers: dict[int, Pod], changed: set[int], count: int) -> Routing:
-    """The next routing: vshard v belongs to place v mod `count`; places in `changed` begin a new tenure."""
-    version = old.version + 1
-    owner, since = [], []
-    for vshard in range(VSHARDS):
-        slot = vshard % count
-        fresh = slot in changed
-        owner.append(slot if fresh else old.owner[vshard])
-        since.append(version if fresh else old.since[vshard])
-
-    def of(place: int, known: tuple[str, ...], new: str) -> str:
-        return new if place in changed else known[place] if place < len(known) else ""
-
-    pods = [servers.get(place) for place in range(count)]
-    process = tuple(of(place, old.processes, pod.process if pod else "") for place, pod in enumerate(pods))
-    address = tuple(
-        of(place, old.addresses, pod.report.address if pod and pod.report else "") for place, pod in enumerate(pods)
-    )
-    return Routing(version, process, address, tuple(owner), tuple(since))
 
 
 def _note_service(draft: Draft) -> None:

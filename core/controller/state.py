@@ -6,6 +6,7 @@ draft exists only inside `step`: it collects the next state and the actions, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -13,11 +14,13 @@ from enum import StrEnum
 from trimtab.core.controller.actions import Action, Note
 from trimtab.core.controller.document import Document
 from trimtab.core.controller.ledger import EvaluationLedger, Ledger
-from trimtab.core.domain.intervals import EMPTY, IntervalSet
+from trimtab.core.controller.losses import Losses
+from trimtab.core.domain.job import Mode, Objective, PlanChange
+from trimtab.core.domain.plan import Limits, Prices
+from trimtab.core.domain.records import Decision, Observation
 from trimtab.core.ps.manifest import Manifest
-from trimtab.core.wire.messages import BatchLoss, CopiesWritten, PsReport
+from trimtab.core.wire.messages import CopiesWritten, Origin, PsReport
 
-RATE_WINDOW_SECONDS = 10.0
 MOST_FAILED_ROUNDS = 8  # of final checkpoints, or of swaps that nothing can go on without: a minute and a half
 _LONGEST_PAUSE_SECONDS = 30.0
 MOST_METRIC_TRIES = 3  # then the job is finished without the model's own metrics
@@ -40,8 +43,12 @@ class Settings:
     """What is fixed for the job's life. Seconds are chosen so that a healthy but busy machine never meets a limit.
 
     Attributes:
-        job_id, batches (N), evaluation_batches (M, 0: none), ps, workers (replicas).
+        job_id, batches (N), evaluation_batches (M, 0: none).
         copies_directory: where parameter servers write copies.
+        batch_size: rows per batch.
+        mode, objective, prices: as asked for. limits: resolved caps, all given.
+        cpu_enforced: whether the cluster holds pods to their shares. prior: observations of similar past runs.
+        began_at: the clock's seconds at the job's start.
         metrics: whether the model has compiled metrics to evaluate.
         hold_seconds: a worker not heard of for so long loses its data shards.
         silence_seconds: a pod not heard of for so long, though it runs, is replaced; start_seconds: before its first
@@ -49,15 +56,23 @@ class Settings:
         checkpoint_seconds: between periodic checkpoints. copy_seconds: deadline of one round of copies.
         failures_in_row, failures_total: a pod's place that fails so often (without getting anything done; in all)
             fails the job.
+        settle_seconds: after a change everything runs for so long before it is measured. window_seconds: of one
+            observation. staged_seconds: a prepared move waits at most so long for a moment with little left to send.
     """
 
     job_id: str
     batches: int
     evaluation_batches: int
-    ps: int
-    workers: int
     copies_directory: str
     metrics: bool = False
+    batch_size: int = 1
+    mode: Mode = Mode.FIXED
+    objective: Objective = Objective.BALANCED
+    prices: Prices = field(default_factory=Prices)
+    limits: Limits = field(default_factory=lambda: Limits(math.inf, 1 << 62, 1 << 20, 1 << 20))
+    cpu_enforced: bool = True
+    prior: tuple[Observation, ...] = ()
+    began_at: float = 0.0
     hold_seconds: float = 20.0
     silence_seconds: float = 60.0
     start_seconds: float = 180.0
@@ -66,6 +81,9 @@ class Settings:
     copy_seconds: float = 300.0
     failures_in_row: int = 5
     failures_total: int = 50
+    settle_seconds: float = 2.0
+    window_seconds: float = 3.0
+    staged_seconds: float = 2.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +93,7 @@ class Slot:
     Attributes:
         generation: of the present or next pod, from 1. starts_at: the next pod is not wanted before.
         in_row, total: failures of its pods, without getting anything done and in all.
+        active: the plan has it. An inactive place's pod finishes what it has and leaves.
     """
 
     role: str
@@ -83,6 +102,7 @@ class Slot:
     starts_at: float = 0.0
     in_row: int = 0
     total: int = 0
+    active: bool = True
 
     def pod_name(self, term: int) -> str:
         """Unique for ever: role, place, controller term, generation."""
@@ -100,6 +120,7 @@ class Pod:
         speed, shard, finished_at, worked_at: a worker's batches per second, last shard size, times of the last
             finished shard and of the last sign of work.
         cpu_seconds, rss_bytes: as last reported.
+        batches, rows: a worker's that counted (each number once). phase_seconds: its time by phase.
     """
 
     name: str
@@ -117,6 +138,9 @@ class Pod:
     worked_at: float = 0.0
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
+    batches: int = 0
+    rows: int = 0
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def role(self) -> str:
@@ -134,64 +158,38 @@ class CopyRound:
 
 
 @dataclass(frozen=True)
-class Losses:
-    """Losses of trained batches, each number counted once, first report.
+class Tenancy:
+    """Vshards (a mask) that were given to a new owner since `since`, and who still holds their freshest rows."""
+
+    mask: int
+    since: int
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A plan that has come into force and is watched until it is measured.
 
     Attributes:
-        counted: numbers. rows, weighted: rows of finite ones, and their losses times rows. not_finite: how many.
-        all_rows: of all counted ones; first_rows: of those in the first report.
-        recent: moving average over about the last 50 batches, None before the first.
-        samples: (time, rows) of the last seconds, for the present rate. first_at, last_at: times of reports.
+        number: of its decision. began_at: when it was decided. max_gap_seconds: longest wait of a worker since.
+        settled: the new plan is in full force.
     """
 
-    counted: IntervalSet = EMPTY
-    rows: int = 0
-    weighted: float = 0.0
-    not_finite: int = 0
-    all_rows: int = 0
-    first_rows: int = 0
-    recent: float | None = None
-    samples: tuple[tuple[float, int], ...] = ()
-    first_at: float | None = None
-    last_at: float | None = None
+    number: int
+    began_at: float
+    max_gap_seconds: float = 0.0
+    settled: bool = False
 
-    def with_reports(self, losses: tuple[BatchLoss, ...], batches: int, now: float) -> tuple[Losses, int]:
-        """These losses and new ones; and how many of them count."""
-        counted, rows, weighted, bad, recent, fresh_rows, fresh = (
-            self.counted, self.rows, self.weighted, self.not_finite, self.recent, 0, 0
-        )  # fmt: skip
-        for entry in losses:
-            if entry.number in counted or not 0 <= entry.number < batches:
-                continue
-            counted, fresh, fresh_rows = counted.add(entry.number), fresh + 1, fresh_rows + entry.rows
-            if entry.loss is None:
-                bad += 1
-                continue
-            rows, weighted = rows + entry.rows, weighted + entry.loss * entry.rows
-            recent = entry.loss if recent is None else recent + (entry.loss - recent) / 50
-        if not fresh:
-            return self, 0
-        samples = tuple(sample for sample in self.samples if sample[0] > now - RATE_WINDOW_SECONDS)
-        first = self.first_at is None
-        return Losses(
-            counted, rows, weighted, bad, self.all_rows + fresh_rows, fresh_rows if first else self.first_rows,
-            recent, (*samples, (now, fresh_rows)), now if first else self.first_at, now,
-        ), fresh  # fmt: skip
 
-    @property
-    def throughput(self) -> float | None:
-        """Rows per second from the first report to the last: without start and compilation. None: too short to tell."""
-        if self.first_at is None or self.last_at is None or self.last_at <= self.first_at:
-            return None
-        return (self.all_rows - self.first_rows) / (self.last_at - self.first_at)
+@dataclass(frozen=True)
+class Mark:
+    """What one pod had reported at one time."""
 
-    def rate(self, now: float) -> float:
-        """Rows per second over the last seconds."""
-        recent = [sample for sample in self.samples if sample[0] > now - RATE_WINDOW_SECONDS]
-        if not recent:
-            return 0.0
-        began = self.first_at if self.first_at is not None else now
-        return sum(rows for _, rows in recent) / max(1.0, min(RATE_WINDOW_SECONDS, now - began))
+    at: float
+    cpu_seconds: float
+    batches: int
+    rows: int
+    phase_seconds: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -216,6 +214,14 @@ class State:
         resends: dropped pushes of PSs that have gone.
         served_at: since when everything is served without a break, None while it is not.
         metric_tries: how often the compiled metrics were asked for.
+        cpu_gone: CPU seconds of pods that are gone, as last reported.
+        departed: pods that were told to end and are still there, with the cores they keep.
+        tenancies: moves whose new owner does not serve yet. moving: vshards should move. staged_at: since when all of
+            these are prepared.
+        plans: every plan in force so far. decisions: all of them. observations: settled windows.
+        wish: a decision that is to be committed. considering: a question is being answered.
+        switch: the last change, until it is measured.
+        settled_at: since when everything runs as planned. marks: of the running window, by pod.
     """
 
     settings: Settings
@@ -240,14 +246,41 @@ class State:
     max_gap_seconds: float = 0.0
     resends: int = 0
     metric_tries: int = 0
+    cpu_gone: float = 0.0
+    departed: Mapping[str, float] = field(default_factory=dict)
+    tenancies: tuple[Tenancy, ...] = ()
+    moving: bool = False
+    staged_at: float | None = None
+    plans: tuple[PlanChange, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    observations: tuple[Observation, ...] = ()
+    wish: Decision | None = None
+    considering: bool = False
+    switch: Switch | None = None
+    settled_at: float | None = None
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+
+    @property
+    def waits_for_servers(self) -> bool:
+        """Whether somebody waits for parameter servers to be called again: start, end, moves."""
+        busy = self.phase in (Phase.STARTING, Phase.CLOSING)
+        return busy or self.moving or bool(self.tenancies)
 
     def servers(self) -> list[Pod]:
-        """Parameter-server pods, by place."""
+        """Parameter-server pods, by place, leaving ones included."""
         return sorted((pod for pod in self.pods.values() if pod.role == "ps"), key=lambda pod: pod.slot)
 
     def workers(self) -> list[Pod]:
-        """Worker pods, by place."""
+        """Worker pods, by place, leaving ones included."""
         return sorted((pod for pod in self.pods.values() if pod.role == "worker"), key=lambda pod: pod.slot)
+
+    def active(self, role: str) -> list[int]:
+        """Places of a role that the plan has."""
+        return sorted(index for (of, index), slot in self.slots.items() if of == role and slot.active)
+
+    def seconds(self, now: float) -> float:
+        """Since the job's start."""
+        return now - self.settings.began_at
 
 
 def pause_seconds(failures: int) -> float:
@@ -293,10 +326,16 @@ class Draft:
 
 def first_state(settings: Settings, document: Document, manifest: Manifest) -> State:
     """A controller that has just taken its term: it knows the document and nothing of any pod."""
-    slots = {("ps", index): Slot("ps", index) for index in range(settings.ps)}
-    slots |= {("worker", index): Slot("worker", index) for index in range(settings.workers)}
+    plan = document.plan
+    slots = {("ps", index): Slot("ps", index) for index in range(plan.ps.replicas)}
+    slots |= {("worker", index): Slot("worker", index) for index in range(plan.worker.replicas)}
     ledger = Ledger(settings.batches).routed(document.routing)
     evaluation = EvaluationLedger(settings.evaluation_batches)
     # Ids of another term must never be taken for ours, nor ours for theirs.
     first_id = document.term * 1_000_000_000 + 1
-    return State(settings, document, manifest, ledger, evaluation, slots, next_id=first_id)
+    reason = document.decisions[-1].reason if document.decisions else ""
+    return State(
+        settings, document, manifest, ledger, evaluation, slots, next_id=first_id,
+        plans=(PlanChange(0.0, plan, reason),), decisions=document.decisions,
+        switch=Switch(document.decisions[-1].number, settings.began_at) if document.decisions else None,
+    )  # fmt: skip

@@ -4,8 +4,11 @@ Pure: no clock, network, store or chance, so any run can be replayed from its in
 reconciles: each room below looks at the state as it is now and asks for what is missing, whatever the reason. So an
 action that was lost is asked for again, and there is no way to be stuck between two events.
 
-    pods.py        which pods should run, what a lost one costs
+    changing.py    when to ask whether the plan should change, and what comes of the answer
+    observing.py   what a plan brings, measured while everything runs as planned
+    pods.py        which pods should run with which share of cores, what a lost one costs
     serving.py     who serves which vshard, what parameter servers are told
+    moving.py      which vshard should lie where, and how it gets there
     lending.py     workers' reports and data shards
     closing.py     copies, checkpoints, the end of training
     evaluating.py  scores, figures, compiled metrics
@@ -16,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trimtab.core.controller.actions import Action
+from trimtab.core.controller.changing import decided, drive_plan, plan_committed
 from trimtab.core.controller.closing import closed, drive_copies, hear_copies, superseded_by, turn
 from trimtab.core.controller.evaluating import drive_evaluation, scores_ready
 from trimtab.core.controller.inputs import (
     CommitResult,
+    Decided,
     DriverFailed,
     Input,
     PodsSeen,
@@ -64,11 +69,14 @@ def _take(draft: Draft, entry: Input) -> None:
     elif isinstance(entry, PodsSeen):
         see_pods(draft, entry)
     elif isinstance(entry, CommitResult):
-        superseded = superseded_by(draft, entry)
+        superseded, plan = superseded_by(draft, entry), draft.state.document.plan
         committed(draft, entry)
+        plan_committed(draft, plan)
         closed(draft, entry, superseded)
     elif isinstance(entry, ScoresReady):
         scores_ready(draft, entry)
+    elif isinstance(entry, Decided):
+        decided(draft, entry)
     elif isinstance(entry, StopRequested):
         end_job(draft, JobState.STOPPED, entry.reason)
     elif isinstance(entry, DriverFailed):
@@ -86,5 +94,6 @@ def _reconcile(draft: Draft, tick: bool) -> None:
     watch_silence(draft)
     if draft.over:
         return
+    drive_plan(draft)
     want_pods(draft)
     call_servers(draft)

@@ -74,14 +74,18 @@ class PsClient:
         clock: Clock,
         stopping: threading.Event,
         timeout_seconds: float = _TIMEOUT_SECONDS,
+        on_trouble: Callable[[], None] = lambda: None,
     ) -> None:
-        """`regroup` lays a sheet out for another routing; `stopping` ends every retry with `Interrupted`."""
+        """`regroup` lays a sheet out for another routing; `stopping` ends every retry with `Interrupted`.
+
+        `on_trouble` is called before each retry: something is not where the routing says, so a newer one may exist.
+        """
         self.tables, self.sections = tables, sections_of(tables)
         self.view = RoutingView.of(Routing())
         self.slow_exchanges = 0
         self._secret, self._job_id, self._process = secret, job_id, process
         self._regroup, self._clock, self._stopping = regroup, clock, stopping
-        self._timeout = timeout_seconds
+        self._timeout, self._on_trouble = timeout_seconds, on_trouble
         self._connections: dict[str, DataConnection] = {}
         self._cleaned = 0
 
@@ -252,7 +256,7 @@ class PsClient:
         flat = _FlatPush(push, self.tables, self.sections)
         first = True
         while left:
-            if not first and self._clock.wait(self._stopping, _RETRY_SECONDS):
+            if not first and self._pause():
                 raise Interrupted(f"stopped while batch {push.number} was being pushed")
             first = False
             view = self.view
@@ -278,8 +282,13 @@ class PsClient:
             _, again = self._fast(view, None, pull, 0.0, False)
             if not again:
                 return
-            if self._clock.wait(self._stopping, _RETRY_SECONDS):
+            if self._pause():
                 raise Interrupted(f"stopped while batch {pull.number} was being pulled")
+
+    def _pause(self) -> bool:
+        """A moment before the next try; true when told to stop."""
+        self._on_trouble()
+        return self._clock.wait(self._stopping, _RETRY_SECONDS)
 
     # ---- connections
 

@@ -165,7 +165,11 @@ def work(config: WorkerConfig, secret: bytes, spec: JobSpec, model: ModelSpec, c
         log.error("cannot start: %s", error)
         return UNUSABLE
     planner = BatchPlanner(model.tables, lookups_of(elastic))
-    clients.append(PsClient(model.tables, secret, config.job_id, process, planner.regroup, clock, feed.stopping))
+    clients.append(
+        PsClient(
+            model.tables, secret, config.job_id, process, planner.regroup, clock, feed.stopping, on_trouble=feed.hurry
+        )
+    )
     numbering = numbering_of(spec, dataset.rows)
     worker = Worker(step, planner, BatchReader(dataset, numbering, other), clients[0], feed)
     feed.start()

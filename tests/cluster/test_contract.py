@@ -1,4 +1,4 @@
-"""One contract for every place where pods run: each test runs over the fake and over real processes."""
+"""One contract for every place where pods run: over the fake, over processes, over processes that a zygote forks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from trimtab.core.clock import ManualClock, SystemClock
-from trimtab.core.cluster.base import Cluster, PodSpec, PodStatus
+from trimtab.core.cluster.base import LEAVING_CPU, Cluster, PodSpec, PodStatus
+from trimtab.core.cluster.cgroups import NoShares
 from trimtab.core.cluster.fake import FakeCluster, Outcome
 from trimtab.core.cluster.local import LocalCluster
 
@@ -23,12 +24,29 @@ PROGRAMS = {  # what a pod does, as a process and as a script
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     ),
 }
+ZYGOTE = (
+    "from trimtab.core.wire.forks import serve_forks\n"
+    "def run(arguments):\n    exec(arguments[0], {})\n    return 0\n"
+    "serve_forks(run)"
+)
 OUTCOMES = {
     "stay": Outcome(start_seconds=0.1),
     "well": Outcome(run_seconds=0.1),
     "ill": Outcome(run_seconds=0.1, exit_code=3),
     "stubborn": Outcome(stop_seconds=None),
 }
+
+
+class RecordedShares(NoShares):
+    """What a cluster gives, in order, without saying the same twice."""
+
+    def __init__(self) -> None:
+        super().__init__("CPU shares are not enforced: a test")
+        self.given: list[tuple[str, float]] = []
+
+    def give(self, pod: str, cpu: float) -> None:
+        if dict(self.given).get(pod) != cpu and not pod.startswith("zygote"):
+            self.given.append((pod, cpu))
 
 
 class Place:
@@ -38,15 +56,23 @@ class Place:
         self.kind, self.folder = kind, folder
         if kind == "fake":
             self.clock: ManualClock | SystemClock = ManualClock()
-            self.cluster: Cluster = FakeCluster(self.clock, lambda pod: OUTCOMES[pod.name.split("-")[0]], 0.5)
+            note = "CPU shares are not enforced: a test"
+            fake = FakeCluster(self.clock, lambda pod: OUTCOMES[pod.name.split("-")[0]], 0.5, note)
+            self.cluster: Cluster = fake
+            self.given = fake.shares
         else:
             self.clock = SystemClock()
-            self.cluster = LocalCluster(folder, self.clock, 0.5)
+            shares = RecordedShares()
+            self.cluster = LocalCluster(folder, self.clock, 0.5, shares=shares)
+            self.given = shares.given
 
-    def pod(self, name: str, role: str = "worker") -> PodSpec:
+    def pod(self, name: str, role: str = "worker", cpu: float = 1.0, memory_bytes: int = 2**20) -> PodSpec:
         program = PROGRAMS[name.split("-")[0]]
-        argv = (sys.executable, "-I", "-S", "-c", program)
-        return PodSpec(name, role, argv, str(self.folder / f"{name}.log"), 1.0, 2**20)
+        argv: tuple[str, ...] = (sys.executable, "-I", "-S", "-c", program)
+        zygote: tuple[str, ...] = ()
+        if self.kind == "forked":
+            argv, zygote = (sys.executable, "-m", "module", program), (sys.executable, "-c", ZYGOTE)
+        return PodSpec(name, role, argv, str(self.folder / f"{name}.log"), cpu, memory_bytes, zygote)
 
     def phases(self) -> dict[str, str]:
         return {status.name: status.phase for status in self.cluster.observe()}
@@ -67,7 +93,7 @@ class Place:
         return next(status for status in self.cluster.observe() if status.name == name)
 
 
-@pytest.fixture(params=["fake", "local"])
+@pytest.fixture(params=["fake", "local", "forked"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     made = Place(request.param, tmp_path)
     yield made
@@ -158,3 +184,48 @@ def test_a_killed_pod_shows_its_signal(place: Place) -> None:
 def test_names_are_unique_in_what_is_shown(place: Place) -> None:
     place.cluster.apply([place.pod("stay-1"), place.pod("stay-1")])
     assert [status.name for status in place.cluster.observe()] == ["stay-1"]
+
+
+def test_a_share_changes_in_place(place: Place) -> None:
+    place.cluster.apply([place.pod("stay-1", cpu=0.5)])
+    place.until(lambda: place.up("stay-1"))
+    before = place.status("stay-1")
+    assert before.cpu == 0.5
+    place.cluster.apply([place.pod("stay-1", cpu=0.75, memory_bytes=2**21)])
+    after = place.status("stay-1")
+    assert (after.cpu, after.pid, after.started_at) == (0.75, before.pid, before.started_at)
+    place.cluster.apply([place.pod("stay-1", cpu=0.25)])
+    assert place.status("stay-1").cpu == 0.25
+    assert place.given == [("stay-1", 0.5), ("stay-1", 0.75), ("stay-1", 0.25)]
+
+
+def test_shares_never_add_up_to_more_on_the_way(place: Place) -> None:
+    old = [place.pod("stay-1", cpu=0.5), place.pod("stubborn-2", cpu=0.5), place.pod("stay-3", cpu=0.25)]
+    place.cluster.apply(old)
+    place.until(lambda: all(place.up(pod.name) for pod in old))
+    place.given.clear()
+    place.cluster.apply(
+        [place.pod("stay-3", cpu=0.5), place.pod("stay-4", cpu=0.5), place.pod("stay-1", cpu=0.2)]
+    )  # 2 leaves, 1 falls, 3 rises, 4 is new
+    assert place.given == [("stay-1", 0.2), ("stubborn-2", LEAVING_CPU), ("stay-4", 0.5), ("stay-3", 0.5)]
+    assert place.status("stubborn-2").cpu == LEAVING_CPU
+
+
+def test_the_last_to_leave_keeps_its_share(place: Place) -> None:
+    place.cluster.apply([place.pod("stubborn-1", cpu=0.5)])
+    place.until(lambda: place.up("stubborn-1"))
+    place.cluster.apply([])
+    assert place.status("stubborn-1").cpu == 0.5
+
+
+def test_a_pending_pod_can_be_given_another_share_and_taken_back(place: Place) -> None:
+    place.cluster.apply([place.pod("stay-1", cpu=0.5), place.pod("stay-2")])
+    place.cluster.apply([place.pod("stay-1", cpu=0.25)])
+    place.until(lambda: place.up("stay-1"))
+    place.until(lambda: place.phases() == {"stay-1": "running"})
+    assert place.status("stay-1").cpu == 0.25
+    assert dict(place.given)["stay-1"] == 0.25
+
+
+def test_a_place_says_why_shares_do_not_hold(place: Place) -> None:
+    assert place.cluster.cpu_note() == "CPU shares are not enforced: a test"

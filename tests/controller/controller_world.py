@@ -7,7 +7,9 @@ protocol and nothing else: it obeys newer tenures only, loads whole copies, appl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from trimtab.core.clock import ManualClock
 from trimtab.core.cluster.base import PodSpec
@@ -17,12 +19,13 @@ from trimtab.core.controller.actions import (
     AnswerWorker,
     CommitDocument,
     ComputeScores,
+    Consider,
     FinishJob,
     SendPs,
     SetPods,
 )
 from trimtab.core.controller.document import Document
-from trimtab.core.controller.inputs import CommitResult, Input, PodsSeen, PsSaid, ScoresReady, Tick, WorkerSaid
+from trimtab.core.controller.inputs import CommitResult, Decided, Input, PodsSeen, PsSaid, ScoresReady, Tick, WorkerSaid
 from trimtab.core.controller.state import Settings, State, first_state
 from trimtab.core.controller.step import step
 from trimtab.core.controller.store import MemoryStore, take_term
@@ -30,7 +33,9 @@ from trimtab.core.domain.intervals import EMPTY, IntervalSet
 from trimtab.core.domain.job import JobSpec
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.domain.plan import Plan, RolePlan
+from trimtab.core.domain.records import Decision
 from trimtab.core.errors import StaleState
+from trimtab.core.ps.client import covers_of
 from trimtab.core.ps.manifest import Manifest, ManifestRef
 from trimtab.core.wire.messages import (
     EVALUATE,
@@ -41,10 +46,13 @@ from trimtab.core.wire.messages import (
     CopyEntry,
     CopySet,
     Grant,
+    PrepareOrder,
     PsReport,
     PsSync,
     Routing,
     Served,
+    ServeOrder,
+    Staged,
     WorkerOrders,
     WorkerSync,
     from_bitmap,
@@ -59,58 +67,157 @@ def empty_manifest() -> Manifest:
 
 
 def settings(**changes: object) -> Settings:
-    plain = Settings(JOB, 12, 2, 2, 2, "copies", failures_in_row=1000, failures_total=10_000, checkpoint_seconds=3.0)
+    plain = Settings(JOB, 12, 2, "copies", failures_in_row=1000, failures_total=10_000, checkpoint_seconds=3.0)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def new_state(chosen: Settings, store: MemoryStore | None = None) -> State:
-    plan = Plan(RolePlan(chosen.ps, 0.5, 2**28), RolePlan(chosen.workers, 1.0, 2**30))
+def plan_of(ps: int = 2, workers: int = 2) -> Plan:
+    return Plan(RolePlan(ps, 0.5, 2**28), RolePlan(workers, 1.0, 2**30))
+
+
+def new_state(chosen: Settings, store: MemoryStore | None = None, plan: Plan | None = None) -> State:
+    plan = plan or plan_of()
     fresh = Document(JOB, JobSpec("data.csv"), plan, ManifestRef("manifest-0", "0"))
     return first_state(chosen, take_term(store or MemoryStore(), fresh), empty_manifest())
 
 
 @dataclass
+class Part:
+    """Vshards of one tenure with one set; not `served`: its tenure has ended, the rows are still there."""
+
+    mask: int
+    since: int
+    applied: IntervalSet
+    served: bool = True
+
+
+@dataclass
 class Server:
-    """A simulated parameter-server process: the vshards of one place, so one tenure and one set."""
+    """A simulated parameter-server process, true to the protocol and nothing else."""
 
     pod: str
     process: str
-    mask: str = f"{0:0{VSHARDS // 4}x}"
-    since: int = 0
-    applied: IntervalSet = EMPTY
+    parts: list[Part] = field(default_factory=list)
+    last: dict[int, int] = field(default_factory=dict)  # vshard → the tenure that it has, or last had
+    staged: tuple[PrepareOrder, ...] = ()
     copies: CopiesWritten | None = None
     copied: int = 0
     duplicates: int = 0
+    missing: int = 0
+    move_error: str = ""
+
+    @property
+    def applied(self) -> IntervalSet:
+        """What every served vshard has."""
+        served = [part.applied for part in self.parts if part.served]
+        return reduce(lambda one, other: one & other, served) if served else EMPTY
+
+    @applied.setter
+    def applied(self, numbers: IntervalSet) -> None:
+        for part in self.parts:
+            part.applied = numbers
+
+    @property
+    def mask(self) -> str:
+        """The served vshards, as messages carry them."""
+        return f"{sum(part.mask for part in self.parts if part.served):0128x}"
+
+    @property
+    def since(self) -> int:
+        """The newest tenure."""
+        return max((part.since for part in self.parts), default=0)
 
     def sync(self, world: World, request: PsSync) -> PsReport | None:
         if request.process not in ("", self.process):
             return None
+        self.missing = 0
         for order in request.serve:
-            if order.since > self.since:
-                manifest = world.manifests[order.manifest]
-                self.mask, self.since = order.vshards, order.since
-                self.applied = manifest.applied_of(from_bitmap(order.vshards)[0])
+            self.obey(world, order)
+        for drop in request.drop:
+            mask = int(drop.vshards, 16)
+            for part in tuple(self.parts):
+                if not part.served and part.since < drop.since:
+                    self.cut(part, mask)
+        self.staged = () if self.move_error else request.prepare
         if request.copy is not None and request.copy.id > self.copied:
             self.copied = request.copy.id
             file = f"{self.process}-{request.copy.id}"
-            vshards = from_bitmap(self.mask)
-            entries = tuple(CopyEntry(v, self.since, file, 0, 0, "", 0) for v in vshards)
-            self.copies = CopiesWritten(request.copy.id, entries, (CopySet(self.applied.intervals, ()),))
-        served = (Served(self.mask, self.since, self.applied.intervals, ()),) if self.since else ()
-        return PsReport(self.process, f"unix:{self.process}", request.sequence, served, copies=self.copies)
+            entries, sets = [], []
+            for part in self.parts:
+                if part.served:
+                    sets.append(CopySet(part.applied.intervals, ()))
+                    entries += [
+                        CopyEntry(v, part.since, file, 0, 0, "", len(sets) - 1) for v in from_bitmap(f"{part.mask:x}")
+                    ]
+            self.copies = CopiesWritten(request.copy.id, tuple(entries), tuple(sets))
+        served = tuple(Served(f"{p.mask:0128x}", p.since, p.applied.intervals, ()) for p in self.parts if p.served)
+        staged = tuple(Staged(one.vshards, one.origin.process, one.origin.since, 0) for one in self.staged)
+        return PsReport(
+            self.process, f"unix:{self.process}", request.sequence, served, copies=self.copies, staged=staged,
+            missing=f"{self.missing:0128x}" if self.missing else "", move_error=self.move_error,
+        )  # fmt: skip
 
-    def push(self, number: int) -> bool:
-        """Whether the number is in the rows afterwards."""
-        if not self.since:
-            return False
-        self.duplicates += number in self.applied
-        self.applied = self.applied.add(number)
-        return True
+    def obey(self, world: World, order: ServeOrder) -> None:
+        fresh = [v for v in from_bitmap(order.vshards) if order.since > self.last.get(v, 0)]
+        for vshard in fresh:
+            bit, origin = 1 << vshard, order.origin
+            if origin is None:
+                got: IntervalSet | None = world.manifests[order.manifest].applied_of(vshard)
+            elif origin.process == self.process:
+                got = self.hand_over(vshard, origin.since)
+            elif origin.process not in world.servers:
+                continue
+            else:
+                got = world.servers[origin.process].hand_over(vshard, origin.since)
+            if got is None:
+                self.missing |= bit
+                continue
+            for part in tuple(self.parts):
+                self.cut(part, bit)
+            self.last[vshard] = order.since
+            for part in self.parts:
+                if part.served and part.since == order.since and part.applied == got:
+                    part.mask |= bit
+                    break
+            else:
+                self.parts.append(Part(bit, order.since, got))
+
+    def hand_over(self, vshard: int, since: int) -> IntervalSet | None:
+        """End a tenure; what it had, or None when this is not what is held."""
+        for part in tuple(self.parts):
+            if part.mask >> vshard & 1 and part.since == since:
+                if part.served:
+                    self.cut(part, 1 << vshard)
+                    self.parts.append(Part(1 << vshard, since, part.applied, served=False))
+                return part.applied
+        return None
+
+    def cut(self, part: Part, mask: int) -> None:
+        part.mask &= ~mask
+        if not part.mask:
+            self.parts.remove(part)
+
+    def push(self, number: int, cover: int) -> int:
+        """Which of `cover` have the number in their rows afterwards."""
+        done = 0
+        for part in tuple(self.parts):
+            hit = part.mask & cover if part.served else 0
+            if not hit:
+                continue
+            done |= hit
+            if number in part.applied:
+                self.duplicates += 1
+                continue
+            if hit != part.mask:
+                self.parts.append(Part(part.mask & ~hit, part.since, part.applied))
+                part.mask = hit
+            part.applied = part.applied.add(number)
+        return done
 
 
 @dataclass
 class Worker:
-    """A simulated worker process; `acked`: places that have the present number."""
+    """A simulated worker process; `acked`: vshards (a mask) that have the present number."""
 
     pod: str
     process: str
@@ -122,7 +229,7 @@ class Worker:
     scores: list[BatchScores] = field(default_factory=list)
     metrics: dict[str, float] | None = None
     at: int = 0
-    acked: set[int] = field(default_factory=set)
+    acked: int = 0
     stopped: bool = False
 
     def message(self, term: int) -> WorkerSync:
@@ -135,7 +242,7 @@ class Worker:
 
     def hear(self, orders: WorkerOrders) -> None:
         if orders.routing and (self.routing is None or orders.routing.version > self.routing.version):
-            self.routing, self.acked = orders.routing, set()
+            self.routing, self.acked = orders.routing, 0
         fresh = [grant for grant in orders.grants if grant.id not in self.seen]
         self.seen |= {grant.id for grant in fresh}
         self.grants += fresh
@@ -147,17 +254,15 @@ class Worker:
             return
         grant = self.grants[0]
         number = max(self.at, grant.lo)
-        places = range(len(self.routing.processes))
         if grant.kind == TRAIN:
             if self.routing.version < grant.least_routing:
                 return
-            for place in places:
+            for place, cover in enumerate(covers_of(self.routing)):
                 server = world.servers.get(self.routing.processes[place])
-                if place not in loses and server is not None:
-                    world.pushes.append((server.process, number))  # may come again at any time
-                    if server.push(number):
-                        self.acked.add(place)
-            if self.acked != set(places):
+                if cover and place not in loses and server is not None:
+                    world.pushes.append((server.process, number, cover))  # may come again at any time
+                    self.acked |= server.push(number, cover)
+            if self.acked != (1 << VSHARDS) - 1:
                 return
             self.losses.append(BatchLoss(number, 0.5, 8))
         elif grant.kind == EVALUATE:
@@ -165,7 +270,7 @@ class Worker:
             self.scores.append(BatchScores(number, array, array, array))
         else:
             self.metrics, number = {"auc": 0.5}, grant.hi - 1
-        self.acked = set()
+        self.acked = 0
         self.at = number + 1
         if self.at >= grant.hi:
             self.finished.append(grant.id)
@@ -176,16 +281,16 @@ class Worker:
 class World:
     """The job, its processes and all messages on their way."""
 
-    def __init__(self, chosen: Settings) -> None:
+    def __init__(self, chosen: Settings, plan: Plan | None = None) -> None:
         self.clock = ManualClock()
         self.cluster = FakeCluster(self.clock)
         self.store = MemoryStore()
-        self.state = new_state(chosen, self.store)
+        self.state = new_state(chosen, self.store, plan)
         self.manifests: dict[str, Manifest] = {"manifest-0": empty_manifest()}
         self.servers: dict[str, Server] = {}  # by process, zombies included
         self.workers: dict[str, Worker] = {}  # by pod
         self.born = 0
-        self.pushes: list[tuple[str, int]] = []
+        self.pushes: list[tuple[str, int, int]] = []
         self.requests: list[SendPs] = []
         self.reports: list[PsSaid] = []
         self.calls: list[WorkerSync] = []
@@ -193,6 +298,7 @@ class World:
         self.commits: list[CommitDocument] = []
         self.lent: list[Grant] = []
         self.ended: FinishJob | None = None
+        self.answer: Callable[[Consider], Decided] = lambda asked: Decided(None, "nobody answers")
 
     def feed(self, *inputs: Input) -> list[Action]:
         before = set(self.state.ledger.holds.by_id)
@@ -206,23 +312,36 @@ class World:
         ]  # fmt: skip
         for action in actions:
             if isinstance(action, SetPods):
-                self.cluster.apply([PodSpec(pod.name, pod.role, (), "", 1.0, 1) for pod in action.pods])
+                self.cluster.apply([
+                    PodSpec(pod.name, pod.role, (), "", pod.cpu, pod.memory_bytes) for pod in action.pods
+                ])  # fmt: skip
             elif isinstance(action, SendPs):
                 self.requests.append(action)
             elif isinstance(action, CommitDocument):
                 self.commits.append(action)
             elif isinstance(action, ComputeScores):
                 self.feed(ScoresReady(0.5, 0.7, "scores.npz"))
+            elif isinstance(action, Consider):
+                self.feed(self.answer(action))
             elif isinstance(action, FinishJob):
                 assert self.ended is None
                 self.ended = action
         return actions
+
+    def wish(self, plan: Plan) -> None:
+        """Decide for another plan, as an optimizer might."""
+        present = self.state.document.plan
+        decision = Decision(0.0, "replace", plan, "because", action="Change", before=present)
+        if plan != present and self.state.wish is None:
+            self.state = replace(self.state, wish=decision)
 
     def check(self) -> None:
         """What must hold after every step."""
         state = self.state
         if state.outcome.auc is not None or str(state.phase) in ("evaluating", "scoring", "metrics"):
             assert state.manifest.complete(state.settings.batches)  # the end of training is judged on the manifest
+        shares = [status.cpu for status in self.cluster.observe() if not status.ended]
+        assert sum(shares) <= (state.settings.limits.cpu or 0) + 1e-9
         assert not self.state.ledger.holds.numbers() & IntervalSet([(state.settings.batches, 10**9)])
 
     def tick(self, seconds: float = 0.2) -> None:

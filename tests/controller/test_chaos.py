@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller_world import World, settings
+from controller_world import World, plan_of, settings
 from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -12,9 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from trimtab.core.domain.intervals import IntervalSet
 from trimtab.core.domain.job import JobState
+from trimtab.core.domain.plan import Limits
 
 BATCHES = 24
-SHORT = {"hold_seconds": 4.0, "start_seconds": 15.0, "silence_seconds": 10.0, "stall_seconds": 15.0, "copy_seconds": 8}
+SHORT = {"hold_seconds": 4.0, "start_seconds": 15.0, "silence_seconds": 10.0, "stall_seconds": 15.0, "copy_seconds": 8,
+         "limits": Limits(5.0, 2**40, 9, 9)}  # fmt: skip
 place = st.integers(0, 10**6)
 
 
@@ -25,7 +27,7 @@ class JobUnderChaos(RuleBasedStateMachine):
 
     @initialize(ps=st.integers(1, 3), workers=st.integers(1, 3), fair=st.integers(0, 6))
     def start(self, ps: int, workers: int, fair: int) -> None:
-        self.world = World(settings(batches=BATCHES, ps=ps, workers=workers, metrics=True, **SHORT))
+        self.world = World(settings(batches=BATCHES, metrics=True, **SHORT), plan_of(ps, workers))
         for _ in range(fair):  # so that faults meet every part of a job's life
             if self.world.ended is None:
                 self.world.round()
@@ -56,6 +58,11 @@ class JobUnderChaos(RuleBasedStateMachine):
                 waiting.pop(at)
             else:
                 deliver(at, fate == "doubled")
+
+    @precondition(running)
+    @rule(ps=st.integers(1, 3), workers=st.integers(1, 3))
+    def the_plan_changes(self, ps: int, workers: int) -> None:
+        self.world.wish(plan_of(ps, workers))
 
     @precondition(running)
     @rule(at=place, fate=st.sampled_from(["delivered", "delivered", "lost", "doubled"]))
@@ -93,9 +100,9 @@ class JobUnderChaos(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.world.pushes))
     @rule(at=place)
     def an_old_push_arrives_again(self, at: int) -> None:
-        process, number = self.world.pushes[at % len(self.world.pushes)]
+        process, number, cover = self.world.pushes[at % len(self.world.pushes)]
         if process in self.world.servers:
-            self.world.servers[process].push(number)
+            self.world.servers[process].push(number, cover)
 
     @precondition(lambda self: self.running() and bool(self.world.state.pods))
     @rule(at=place, zombie=st.booleans())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from controller_world import JOB, Server, Worker, empty_manifest, settings
+from controller_world import JOB, Server, Worker, empty_manifest, plan_of, settings
 
 from trimtab.core.clock import SystemClock
 from trimtab.core.cluster.base import PodSpec, PodStatus
@@ -22,8 +22,10 @@ from trimtab.core.controller.progress import Progress
 from trimtab.core.controller.state import Settings, first_state
 from trimtab.core.controller.store import FileStore, StateStore, take_term
 from trimtab.core.domain.job import JobSpec, JobState
-from trimtab.core.domain.plan import Plan, RolePlan
+from trimtab.core.domain.plan import Plan
+from trimtab.core.domain.records import Decision
 from trimtab.core.errors import Interrupted, Refused
+from trimtab.core.optimizer.question import Question
 from trimtab.core.ps.manifest import Manifest, read_manifest, write_manifest
 from trimtab.core.wire.control import Unreachable
 from trimtab.core.wire.messages import PsReport, PsSync, WorkerOrders, WorkerSync
@@ -60,19 +62,24 @@ class Line:
         self.bench.closed.append(self.server.pod)
 
 
+def keep(question: Question) -> Decision:
+    return Decision(question.time_seconds, "hold", question.plan, "kept", before=question.plan)
+
+
 @dataclass
 class Bench:
     """A driver with everything around it; simulated workers run in threads of their own."""
 
     folder: Path
     chosen: Settings
+    plan: Plan = field(default_factory=plan_of)
     silent: set[str] = field(default_factory=set)
     closed: list[str] = field(default_factory=list)
     shown: list[Progress] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
     manifests: Manifests = field(default_factory=Manifests)
     servers: dict[str, Server] = field(default_factory=dict)
-    pushes: list[tuple[str, int]] = field(default_factory=list)
+    pushes: list[tuple[str, int, int]] = field(default_factory=list)
     threads: list[threading.Thread] = field(default_factory=list)
     on_progress: Callable[[Progress], None] = lambda _: None
     answer: Answer | None = None
@@ -81,17 +88,16 @@ class Bench:
     def driver(self, store: StateStore | None = None) -> Driver:
         copies = self.folder / "copies"
         copies.mkdir()
-        plan = Plan(RolePlan(self.chosen.ps, 0.5, 2**28), RolePlan(self.chosen.workers, 1.0, 2**30))
         ref = write_manifest(copies, empty_manifest())
         self.store = store or FileStore(self.folder / "state.json")
-        document = take_term(self.store, Document(JOB, JobSpec("data.csv"), plan, ref))
+        document = take_term(self.store, Document(JOB, JobSpec("data.csv"), self.plan, ref))
         self.clock = SystemClock()
         self.deadline = self.clock.now() + 60.0
         self.cluster = FakeCluster(self.clock)
         ports = Ports(
             cluster=self.cluster, store=self.store, clock=self.clock, pod_spec=self.pod_spec, connect=self.connect,
             serve=self.serve, copies=copies, scores=self.folder / "scores.npz",
-            events=EventLog(self.folder / "events.jsonl", self.clock, self.clock.now()), progress=self.progress,
+            events=EventLog(self.folder / "events.jsonl", self.clock, self.clock.now()), decide=keep, progress=self.progress,
             stop=self.stop,
         )  # fmt: skip
         return Driver(first_state(self.chosen, document, empty_manifest()), ports)
@@ -106,7 +112,7 @@ class Bench:
 
     def serve(self, answer: Answer) -> Bench:
         self.answer = answer
-        for number in range(self.chosen.workers):
+        for number in range(self.plan.worker.replicas):
             worker = Worker(f"worker-{number}-t1-g1", f"process-{number}")
             self.threads.append(threading.Thread(target=self.work, args=(worker,)))
             self.threads[-1].start()
@@ -210,7 +216,7 @@ def test_another_controllers_term_ends_this_one_and_its_document_stays(tmp_path:
 
 
 def test_workers_of_another_term_or_job_are_refused(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, settings(batches=10**6, workers=1))
+    bench = Bench(tmp_path, settings(batches=10**6), plan_of(workers=1))
     refused: list[str] = []
 
     def probe(progress: Progress) -> None:

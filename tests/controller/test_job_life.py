@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from controller_world import World, settings
+from controller_world import World, plan_of, settings
 
 from trimtab.core.controller.inputs import CommitResult, WorkerSaid
 from trimtab.core.controller.state import Phase
@@ -125,7 +125,7 @@ def test_a_refused_pod_fails_the_job_at_once() -> None:
 
 
 def test_a_silent_worker_loses_its_loans_and_then_its_place() -> None:
-    world = World(settings(batches=200, workers=1, hold_seconds=5.0, silence_seconds=30.0))
+    world = World(settings(batches=200, hold_seconds=5.0, silence_seconds=30.0), plan_of(workers=1))
     until(world, Phase.TRAINING)
     world.round()
     assert len(world.state.ledger.holds)
@@ -146,7 +146,7 @@ def test_completed_stays_completed_when_the_pods_record_is_deleted() -> None:
 
 
 def test_data_shards_of_a_lost_answer_are_said_again() -> None:
-    world = World(settings(batches=200, workers=1))
+    world = World(settings(batches=200), plan_of(workers=1))
     until(world, Phase.TRAINING)
     (worker,) = world.workers.values()
     lost = [grant.id for grant in worker.grants]
@@ -160,7 +160,7 @@ def test_data_shards_of_a_lost_answer_are_said_again() -> None:
 
 
 def test_a_lost_or_doubled_call_counts_nothing_twice() -> None:
-    world = World(settings(batches=200, workers=1))
+    world = World(settings(batches=200), plan_of(workers=1))
     until(world, Phase.TRAINING)
     world.round()
     (worker,) = world.workers.values()
@@ -175,7 +175,7 @@ def test_a_lost_or_doubled_call_counts_nothing_twice() -> None:
 
 
 def test_a_worker_that_gets_nothing_done_is_replaced() -> None:
-    world = World(settings(batches=200, workers=1, stall_seconds=20.0))
+    world = World(settings(batches=200, stall_seconds=20.0), plan_of(workers=1))
     until(world, Phase.TRAINING)
     world.round()
     (worker,) = world.workers.values()

@@ -1,11 +1,11 @@
-"""Routing under any restarts: one owner a vshard, and a new tenure exactly where the owner is a new process."""
+"""Routing under restarts and changing places: one owner a vshard, little moved, a new tenure with each new owner."""
 
 from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.core.controller.serving import _routing
+from trimtab.core.controller.moving import next_routing, spread
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.ps.client import ALL_VSHARDS, RoutingView
 from trimtab.core.wire.encode import from_json, to_json
@@ -16,17 +16,44 @@ def pod(process):
     return SimpleNamespace(process=process, report=SimpleNamespace(address=f"unix:{process}"))
 
 
+def counts(owner):
+    return {place: owner.count(place) for place in set(owner)}
+
+
+@given(st.lists(st.sets(st.integers(0, 9), min_size=1), min_size=1, max_size=8))
+def test_an_even_spread_moves_as_little_as_possible(rounds):
+    owner = (-1,) * VSHARDS
+    for places in map(sorted, rounds):
+        before, owner = owner, spread(owner, places)
+        sizes = counts(owner)
+        assert set(sizes) == set(places) and max(sizes.values()) - min(sizes.values()) <= 1
+        # Whatever a place had within its share has stayed: only what had to move did.
+        held = counts(before)
+        must_stay = sum(min(held.get(place, 0), sizes[place]) for place in places)
+        assert sum(one == two for one, two in zip(before, owner, strict=True)) == must_stay
+        assert spread(owner, places) == owner, "an even spread stays as it is"
+
+
+def test_a_third_place_takes_a_third_and_gives_it_back():
+    two = spread((-1,) * VSHARDS, [0, 1])
+    three = spread(two, [0, 1, 2])
+    assert sum(one != two_ for one, two_ in zip(three, two, strict=True)) == VSHARDS // 3
+    again = spread(three, [0, 1])
+    assert sum(one != two_ for one, two_ in zip(three, again, strict=True)) == counts(three)[2]
+
+
 @given(st.integers(1, 7), st.lists(st.sets(st.integers(0, 6)), max_size=8))
 def test_tenures_change_exactly_with_their_owner(count, restarts):
     born = {place: f"process-{place}-0" for place in range(count)}
     pods = {place: pod(name) for place, name in born.items()}
-    routing = _routing(Routing(), pods, set(range(count)), count)
+    routing = next_routing(Routing(), pods, dict(enumerate(spread((-1,) * VSHARDS, range(count)))))
     for round_, wanted in enumerate(restarts, 1):
         changed = {place for place in wanted if place < count}
         for place in changed:
             born[place] = f"process-{place}-{round_}"
             pods[place] = pod(born[place])
-        before, routing = routing, _routing(routing, pods, changed, count)
+        owners = {vshard: place for vshard, place in enumerate(routing.owner) if place in changed}
+        before, routing = routing, next_routing(routing, pods, owners)
         assert routing.version == before.version + 1
         for vshard in range(VSHARDS):
             mine, was = routing.processes[routing.owner[vshard]], before.processes[before.owner[vshard]]
@@ -42,6 +69,14 @@ def test_tenures_change_exactly_with_their_owner(count, restarts):
         assert cover and not union & cover
         union |= cover
     assert union == ALL_VSHARDS
-    sizes = [cover.bit_count() for cover in view.covers]
-    assert max(sizes) - min(sizes) <= 1
     assert from_json(Routing, to_json(routing)) == routing
+
+
+def test_a_place_that_owns_nothing_any_more_is_named_no_more():
+    pods = {0: pod("a"), 1: pod("b")}
+    both = next_routing(Routing(), pods, dict(enumerate(spread((-1,) * VSHARDS, [0, 1]))))
+    left = {vshard: 0 for vshard, place in enumerate(both.owner) if place == 1}
+    alone = next_routing(both, pods, left)
+    assert (alone.processes, alone.addresses, set(alone.owner)) == (("a",), ("unix:a",), {0})
+    swapped = next_routing(both, pods, {vshard: 1 for vshard, place in enumerate(both.owner) if place == 0})
+    assert swapped.processes == ("", "b")

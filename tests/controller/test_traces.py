@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controller_world import Server, World, settings
+from controller_world import Server, World, plan_of, settings
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ from trimtab.core.wire.messages import CopiesWritten, CopyEntry, CopySet, Served
 
 def trained(batches: int = 12, **changes: object) -> World:
     """A world in which everything is served and training has begun."""
-    world = World(settings(batches=batches, workers=1, checkpoint_seconds=1e9, **changes))
+    world = World(settings(batches=batches, checkpoint_seconds=1e9, **changes), plan_of(workers=1))
     while world.state.phase is not Phase.TRAINING:
         world.round()
     return world

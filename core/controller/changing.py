@@ -1,0 +1,196 @@
+"""Plans that change while the job runs: when to ask, what to do with the answer, and what became of it.
+
+The optimizer is asked once per settled window. What it decides is committed in the state document first, with its
+reason; the places of workers and parameter servers then follow the document, and the other rooms do the rest. A
+decision is finished when it has been measured: how long the switch took, how long a worker waited, how fast it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+
+from trimtab.core.controller.actions import CommitDocument, Consider
+from trimtab.core.controller.inputs import Decided
+from trimtab.core.controller.observing import observe
+from trimtab.core.controller.serving import commit
+from trimtab.core.controller.state import Draft, Phase, Slot, State, Switch
+from trimtab.core.domain.job import Mode, PlanChange
+from trimtab.core.domain.plan import Plan
+from trimtab.core.domain.records import Decision, Observation
+from trimtab.core.optimizer.question import Question
+
+DEFAULT_SWITCH_SECONDS = {"worker": 0.5, "ps": 1.0, "cpu": 0.1}  # of lost training, until this job has measured it
+SAME_HOLD_SECONDS = 60.0  # an answer that changes nothing is written down again after so long
+GROWTH_EXPONENT = 0.73  # bytes of a table over batches, as measured on growing tables of click data
+
+
+def drive_plan(draft: Draft) -> None:
+    """Follow the document's plan, look at what it brings, ask, and commit what was decided."""
+    _fit_places(draft)
+    seen = observe(draft)
+    _watch_switch(draft, seen)
+    state = draft.state
+    if state.wish is not None and not state.committing and state.phase is Phase.TRAINING:
+        wish = replace(state.wish, number=_next_number(state))
+        slim = replace(wish, considered=(), evidence=())  # the document stays small; events and record hold all of it
+        draft.state = replace(state, wish=wish)
+        commit(draft, CommitDocument(replace(state.document.decided(slim), plan=wish.plan)))
+    elif seen is not None and state.settings.mode is not Mode.FIXED and not state.considering and state.wish is None:
+        draft.state = replace(state, considering=True)
+        draft.act(Consider(_question(draft.state, draft.now)))
+
+
+def decided(draft: Draft, answer: Decided) -> None:
+    """Take the optimizer's answer in; one that has become pointless meanwhile is dropped."""
+    draft.state = state = replace(draft.state, considering=False)
+    decision = answer.decision
+    if decision is None:
+        draft.note("optimizer_failed", f"the optimizer could not answer: {answer.error}; the plan stays")
+        return
+    plan = state.document.plan
+    if state.phase is not Phase.TRAINING or state.wish is not None or decision.before not in (None, plan):
+        return
+    if decision.plan == plan:
+        _hold(draft, decision)
+    elif state.settings.mode is Mode.ADVISE:
+        _advise(draft, replace(decision, advised=True))
+    else:
+        draft.state = replace(state, wish=decision)
+
+
+def plan_committed(draft: Draft, before: Plan) -> None:
+    """After a swap that changed the plan: write down what was decided, and let the places follow."""
+    state = draft.state
+    plan, wish = state.document.plan, state.wish
+    if plan == before or wish is None:
+        return
+    seconds = state.seconds(draft.now)
+    draft.state = replace(
+        state, wish=None, plans=(*state.plans, PlanChange(seconds, plan, wish.reason)),
+        decisions=(*state.decisions, wish), switch=Switch(wish.number, draft.now), settled_at=None, marks={},
+    )  # fmt: skip
+    draft.note("plan", f"{wish.action}: {wish.reason}", plan=plan.as_dict(), decision=wish.number)
+    _fit_places(draft)
+
+
+def waited(state: State, gap_seconds: float) -> State:
+    """Note a worker's wait between two steps for the change under way."""
+    switch = state.switch
+    if switch is None or switch.settled or gap_seconds <= switch.max_gap_seconds:
+        return state
+    return replace(state, switch=replace(switch, max_gap_seconds=gap_seconds))
+
+
+def _fit_places(draft: Draft) -> None:
+    """The places of both roles are those of the document's plan."""
+    plan = draft.state.document.plan
+    for role, count in (("ps", plan.ps.replicas), ("worker", plan.worker.replicas)):
+        for index in range(count):
+            slot = draft.state.slots.get((role, index))
+            if slot is None:
+                draft.put_slot(Slot(role, index))
+            elif not slot.active:
+                draft.put_slot(replace(slot, active=True, in_row=0))
+        for (of, index), slot in tuple(draft.state.slots.items()):
+            if of == role and index >= count and slot.active:
+                draft.put_slot(replace(slot, active=False))
+
+
+def _watch_switch(draft: Draft, seen: Observation | None) -> None:
+    """Fill in what became of the last decision as it becomes known."""
+    state, switch = draft.state, draft.state.switch
+    if switch is None:
+        _give_up_growth(draft)
+        return
+    if not switch.settled and state.settled_at is not None:
+        switch = replace(switch, settled=True)
+        draft.state = state = replace(state, switch=switch)
+        _amend(draft, switch.number, switch_seconds=state.settled_at - switch.began_at,
+               paused_seconds=switch.max_gap_seconds)  # fmt: skip
+    elif switch.settled and seen is not None:
+        _amend(draft, switch.number, measured=seen.throughput)
+        draft.state = replace(draft.state, switch=None)
+    _give_up_growth(draft)
+
+
+def _give_up_growth(draft: Draft) -> None:
+    """Parameter servers without room for what they should take over: go back to fewer."""
+    state = draft.state
+    plan = state.document.plan
+    errors = [pod.report.move_error for pod in state.servers() if pod.report is not None and pod.report.move_error]
+    if not errors or state.wish is not None or not state.moving or len(state.plans) < 2:
+        return
+    before = state.plans[-2].plan
+    if before.ps.replicas == plan.ps.replicas:
+        return
+    back = Plan(before.ps, plan.worker)
+    words = f"Back to {before.ps.replicas} PS{'s' if before.ps.replicas > 1 else ''}"
+    reason = f"The move can't be made: {errors[0]}"
+    draft.state = replace(
+        state, wish=Decision(state.seconds(draft.now), "memory", back, reason, action=words, before=plan)
+    )
+
+
+def _amend(draft: Draft, number: int, **known: float) -> None:
+    decisions = tuple(
+        replace(one, **known) if one.number == number else one  # type: ignore[arg-type]
+        for one in draft.state.decisions
+    )
+    draft.state = replace(draft.state, decisions=decisions)
+
+
+def _hold(draft: Draft, decision: Decision) -> None:
+    """Keep a hold unless the same was said a moment ago."""
+    last = draft.state.decisions[-1] if draft.state.decisions else None
+    recent = last is not None and decision.time_seconds - last.time_seconds < SAME_HOLD_SECONDS
+    if last is not None and last.kind == "hold" and recent:
+        return
+    _keep(draft, decision)
+
+
+def _advise(draft: Draft, decision: Decision) -> None:
+    """Keep advice unless the last one was the same."""
+    last = draft.state.decisions[-1] if draft.state.decisions else None
+    if last is None or not last.advised or last.plan != decision.plan:
+        _keep(draft, decision)
+
+
+def _keep(draft: Draft, decision: Decision) -> None:
+    kept = replace(decision, number=_next_number(draft.state))
+    draft.state = replace(draft.state, decisions=(*draft.state.decisions, kept))
+    kind = "advice" if kept.advised else "hold"
+    draft.note(kind, f"{kept.action}: {kept.reason}", decision=kept.number)
+
+
+def _next_number(state: State) -> int:
+    return max((one.number for one in state.decisions), default=0) + 1
+
+
+def _question(state: State, now: float) -> Question:
+    settings = state.settings
+    done = len(state.ledger.applied)
+    table_bytes = sum(pod.report.table_bytes for pod in state.servers() if pod.report is not None)
+    grown = (settings.batches / done) ** GROWTH_EXPONENT if done >= settings.batches / 20 else 0.0
+    return Question(
+        time_seconds=state.seconds(now), plan=state.document.plan, batch_size=settings.batch_size,
+        batches_left=settings.batches - done, observations=state.observations, prior=settings.prior,
+        limits=settings.limits, objective=settings.objective, prices=settings.prices, decisions=state.decisions,
+        switch_seconds=_switch_seconds(state.decisions), table_bytes=table_bytes,
+        table_bytes_at_end=int(table_bytes * grown), cpu_enforced=settings.cpu_enforced,
+    )  # fmt: skip
+
+
+def _switch_seconds(decisions: Sequence[Decision]) -> dict[str, float]:
+    """What changes of each kind cost so far in this job, in seconds that a worker waited; else the default."""
+    found: dict[str, list[float]] = {}
+    for one in decisions:
+        if one.before is not None and one.paused_seconds is not None and one.changes_plan:
+            kind = "cpu"
+            if one.plan.ps.replicas != one.before.ps.replicas:
+                kind = "ps"
+            elif one.plan.worker.replicas != one.before.worker.replicas:
+                kind = "worker"
+            found.setdefault(kind, []).append(one.paused_seconds)
+    return DEFAULT_SWITCH_SECONDS | {kind: median(values) for kind, values in found.items()}
