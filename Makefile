@@ -60,6 +60,10 @@ help: ## Show these targets.
 train: $(VENV)/.kernels.stamp $(if $(DATA),,$(SAMPLE)) ## Train a DLRM on a sample (3 epochs), or on your rows (1): make train DATA=path [EPOCHS=n] [ARGS='--ps 2'].
 	@$(BIN)/trimtab train --data '$(or $(DATA),$(SAMPLE))' --epochs $(EPOCHS) $(ARGS)
 
+.PHONY: ui
+ui: $(VENV)/.base.stamp ## Show past runs in MLflow's pages: make ui [ARGS='--port 5001'].
+	@$(BIN)/trimtab ui $(ARGS)
+
 .PHONY: test
 test: lint ## Run lint, types and import contracts, then every test.
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)

@@ -125,6 +125,55 @@ def describe(path: str, columns: str | None, as_json: bool) -> None:
     cli_data.describe(path, columns, as_json=as_json)
 
 
+@trimtab.command(short_help="Write a finished run's model as a plain Keras model.")
+@click.argument("run", metavar="RUN")
+@click.option("--out", required=True, metavar="DIR", help="Where the files go; a new or an empty directory.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as one JSON object on stdout.")
+def export(run: str, out: str, as_json: bool) -> int:
+    """Write the model of RUN (a run's id, or its directory) as a plain Keras model that loads without trimtab.
+
+    It has one input per column and gives the scores of the job's own evaluation.
+    """
+    from trimtab.core import cli_export
+
+    return cli_export.run(run, out, as_json=as_json)
+
+
+@trimtab.command(short_help="Show past runs: when, how fast, which plans, from what they started warm.")
+@click.option("--job-name", metavar="NAME", help="Only runs of this family [default: all].")
+@_whole("--limit", 1, "Runs to show, the last ones.", default="20")
+@click.option("--json", "as_json", is_flag=True, help="Print the runs as one JSON object on stdout.")
+def history(job_name: str | None, limit: int, as_json: bool) -> int:
+    """Show past runs, the last one first. Records that a store has not taken yet are delivered first."""
+    from trimtab.core import cli_history
+
+    return cli_history.history(job_name, limit, as_json=as_json)
+
+
+@trimtab.command(short_help="Say why a run's plan changed: each decision, predicted beside measured.")
+@click.argument("run", metavar="RUN_ID")
+@click.option("--html", metavar="FILE", help="Also write the report page there.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report's data as one JSON object on stdout.")
+def explain(run: str, html: str | None, as_json: bool) -> int:
+    """Say why the plan of RUN_ID (a run's id, or its directory) changed: reasons, candidates, what was measured then.
+
+    A run that still trains is explained as far as it has come.
+    """
+    from trimtab.core import cli_explain
+
+    return cli_explain.run(run, html, as_json=as_json)
+
+
+@trimtab.command(short_help="Show past runs in MLflow's pages, until Ctrl-C.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="NAME", help="Where the server listens.")
+@_whole("--port", 1, "At which port.", default="5000")
+def ui(host: str, port: int) -> int:
+    """Serve MLflow's pages on this machine and print the address of trimtab's runs. Ctrl-C ends it."""
+    from trimtab.core import cli_history
+
+    return cli_history.ui(host, port)
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and leave with its exit code.
 

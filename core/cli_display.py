@@ -155,6 +155,7 @@ class TrainDisplay(Line):
     """A job's progress: batches, samples per second, loss, the plan in force, the phase."""
 
     latest: Progress | None = None
+    _told = 0  # decisions that stand above the line
 
     def progress(self, progress: Progress) -> None:
         """Take the controller's report; cheap enough for every batch."""
@@ -163,6 +164,11 @@ class TrainDisplay(Line):
         if progress.phase == COLUMNS:
             self.keep(f"columns: {progress.message}")
             return
+        for decision in progress.decisions[self._told :]:
+            from trimtab.core.report.sentences import decision_line
+
+            self.keep(decision_line(decision))
+        self._told = max(self._told, len(progress.decisions))
         share = progress.batches_done / progress.batches_expected if progress.batches_expected else None
         self.show(progress_text(progress), share, now=changed)
 
@@ -182,7 +188,7 @@ def progress_text(progress: Progress) -> str:
         parts.append(f"{progress.samples_per_second:,.0f} samples/s")
     if progress.loss is not None and math.isfinite(progress.loss):
         parts.append(f"loss {progress.loss:.4f}")
-    below = [f"plan {progress.plan} (workers × cores + PSs × cores)"]
+    below = [] if progress.plan is None else [f"plan {progress.plan} (workers × cores + PSs × cores)"]
     if progress.message:
         below.append(progress.message)
     return "  ".join(parts) + ("\n" + "  ".join(below) if below else "")

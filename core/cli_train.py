@@ -13,7 +13,7 @@ from typing import Any
 
 from trimtab.core.cli_display import TrainDisplay, closing_table, say
 from trimtab.core.controller.signals import stops_in_order
-from trimtab.core.domain.job import JobSpec, JobState, Mode
+from trimtab.core.domain.job import JobSpec, JobState
 from trimtab.core.domain.plan import Limits
 from trimtab.core.domain.quantities import parse_cpu, parse_memory
 from trimtab.core.errors import BadInput
@@ -66,8 +66,6 @@ def run(spec: JobSpec, *, as_json: bool) -> int:
     from trimtab.core.controller.run import train
 
     stop = threading.Event()
-    if spec.mode is not Mode.FIXED:
-        say(f"mode {spec.mode}: the plan stays fixed for now; it is not changed while the job runs", err=True)
     display = TrainDisplay()
 
     def driven() -> bool:
@@ -78,6 +76,8 @@ def run(spec: JobSpec, *, as_json: bool) -> int:
         result = train(spec, progress=display.progress, stop=stop)
     found = result.as_dict()
     say(json.dumps(found, allow_nan=False) if as_json else closing_table(found))
+    if result.history_problem:
+        say(f"trimtab: {result.history_problem}", err=True)
     if result.error:
         say(f"trimtab: {result.error}", err=True)
     return EXIT_CODES[result.state]

@@ -105,10 +105,9 @@ def _watch_switch(draft: Draft, seen: Observation | None) -> None:
         _give_up_growth(draft)
         return
     if not switch.settled and state.settled_at is not None:
-        switch = replace(switch, settled=True)
-        draft.state = state = replace(state, switch=switch)
-        _amend(draft, switch.number, switch_seconds=state.settled_at - switch.began_at,
-               paused_seconds=switch.max_gap_seconds)  # fmt: skip
+        took, gap = state.settled_at - switch.began_at, switch.max_gap_seconds
+        draft.state = replace(state, switch=replace(switch, settled=True))
+        _amend(draft, switch.number, switch_seconds=took, paused_seconds=gap)
     elif switch.settled and seen is not None:
         _amend(draft, switch.number, measured=seen.throughput)
         draft.state = replace(draft.state, switch=None)

@@ -97,7 +97,8 @@ class Ports:
         cluster, store, clock: see there. pod_spec: a pod's command line and files, made once per pod.
         connect: a stub of the parameter server in a pod. serve: begins to answer workers.
         copies: directory of copies and manifests. scores: file for merged scores. events: the log.
-        decide: the optimizer. progress: is shown how the job goes. stop: set by whoever wants the job to stop.
+        decide: the optimizer. watch: sees the state now and then, for the record.
+        progress: is shown how the job goes. stop: set by whoever wants the job to stop.
     """
 
     cluster: Cluster
@@ -110,6 +111,7 @@ class Ports:
     scores: Path
     events: EventLog
     decide: Callable[[Question], Decision]
+    watch: Callable[[State, float], None]
     progress: Callable[[Progress], None]
     stop: threading.Event
 
@@ -190,6 +192,7 @@ class Driver:
             self._next_tick = now + (BUSY_SYNC_SECONDS if self.state.waits_for_servers else SYNC_SECONDS)
             self._feed(self._look(), Tick())
         self._work()
+        self._ports.watch(self.state, now)
         self._show()
         if self._broken is not None:
             raise self._broken
@@ -381,5 +384,5 @@ class Driver:
             rate = state.losses.throughput or rate
         batches, plan = state.settings.batches, state.document.plan
         self._progress(
-            Progress(done, batches, rate, state.losses.recent, plan, str(state.phase), self._message)
+            Progress(done, batches, rate, state.losses.recent, plan, str(state.phase), self._message, state.decisions)
         )

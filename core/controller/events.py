@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,12 +22,16 @@ class EventLog:
 
     Args:
         path: of the file. clock: for the times. began: the clock's seconds at the job's start.
+        also: hears (seconds since the start, kind, text) of each event.
     """
 
-    def __init__(self, path: Path, clock: Clock, began: float) -> None:
+    def __init__(
+        self, path: Path, clock: Clock, began: float, also: Callable[[float, str, str], None] = lambda *_: None
+    ) -> None:
         self._file = path.open("a", encoding="utf-8")
         self._clock = clock
         self._began = began
+        self._also = also
 
     def append(self, kind: str, text: str, **data: object) -> None:
         """One event; values that JSON can't hold become words."""
@@ -36,6 +41,7 @@ class EventLog:
             "kind": kind,
             "text": text,
         } | {name: _plain(value) for name, value in data.items()}
+        self._also(round(self._clock.now() - self._began, 3), kind, text)
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
         self._file.flush()
 

@@ -6,6 +6,7 @@ never stands in arguments, environment or configuration.
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +27,10 @@ class Launcher:
     """Makes pods of one job.
 
     Attributes:
-        job_id, term, spec, plan, batches: of the job.
+        job_id, term, spec, plan (the first), batches: of the job.
         job_dir: where configurations and logs go. private: sockets and secret.
         dataset, validation_dataset: converted data; None: no other rows to evaluate on.
+        zygotes: whether pods are forked from processes that have everything loaded.
     """
 
     job_id: str
@@ -40,6 +42,7 @@ class Launcher:
     private: Path
     dataset: Path
     validation_dataset: Path | None
+    zygotes: bool = True
 
     @property
     def secret_file(self) -> Path:
@@ -57,13 +60,14 @@ class Launcher:
 
     def pod_spec(self, pod: PodName) -> PodSpec:
         """Write the pod's configuration and say how to start it."""
-        role = self.plan.ps if pod.role == "ps" else self.plan.worker
         module = "trimtab.core.ps.main" if pod.role == "ps" else "trimtab.core.training.worker"
         config = self.job_dir.path / "pods" / f"{pod.name}.json"
         config.write_bytes(to_json(self._ps(pod) if pod.role == "ps" else self._worker(pod)))
         log = self.job_dir.path / "logs" / f"{pod.name}.log"
         argv = (sys.executable, "-m", module, str(config))
-        return PodSpec(pod.name, pod.role, argv, str(log), role.cpu, role.memory_bytes)
+        zygote = "trimtab.core.ps.zygote" if pod.role == "ps" else "trimtab.core.training.zygote"
+        parent = (sys.executable, "-m", zygote) if self.zygotes else ()
+        return PodSpec(pod.name, pod.role, argv, str(log), pod.cpu, pod.memory_bytes, parent)
 
     def _ps(self, pod: PodName) -> PsConfig:
         return PsConfig(
@@ -76,7 +80,7 @@ class Launcher:
             model=str(self.job_dir.path / "model.json"),
             seed=self.spec.seed,
             batches=self.batches,
-            memory_bytes=max(PS_BASE_BYTES // 2, self.plan.ps.memory_bytes - PS_BASE_BYTES),
+            memory_bytes=max(PS_BASE_BYTES // 2, pod.memory_bytes - PS_BASE_BYTES),
             orphan_grace_seconds=self.spec.orphan_grace_seconds,
             controller_address=self.controller_address,
         )
@@ -92,6 +96,6 @@ class Launcher:
             model=str(self.job_dir.path / "model.json"),
             dataset=str(self.dataset),
             validation_dataset=str(self.validation_dataset) if self.validation_dataset is not None else "",
-            threads=max(1, int(self.plan.worker.cpu)),
+            threads=max(1, math.ceil(self.plan.worker.cpu - 1e-9)),
             orphan_grace_seconds=self.spec.orphan_grace_seconds,
         )

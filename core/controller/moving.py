@@ -192,9 +192,9 @@ def hear_about_moves(draft: Draft, pod: Pod) -> None:
     missing = int(report.missing or "0", 16)
     owned = state.ledger.tenures.get(pod.process, {})
     served: dict[int, int] = {}
-    for one in report.served:
-        served[one.since] = served.get(one.since, 0) | int(one.vshards, 16)
-    left = []
+    for told in report.served:
+        served[told.since] = served.get(told.since, 0) | int(told.vshards, 16)
+    left: list[Tenancy] = []
     for one in state.tenancies:
         mine = one.mask & owned.get(one.since, 0)
         mask = one.mask & ~(mine & (missing | served.get(one.since, 0)))

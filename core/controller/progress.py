@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trimtab.core.domain.plan import Plan
+from trimtab.core.domain.records import Decision
 
 log = logging.getLogger(__name__)
 
@@ -20,19 +21,21 @@ class Progress:
         batches_expected: N.
         samples_per_second: of the last seconds while training, of the whole job afterwards.
         loss: moving average over recent batches, None before the first.
-        plan: in force.
+        plan: in force, None while there is none.
         phase: preparing | columns (once: the message says which was taken for what) | starting | training | closing |
             evaluating | scoring | metrics | over.
         message: what happened last, as a sentence.
+        decisions: all of the job so far, the first plan among them.
     """
 
     batches_done: int
     batches_expected: int
     samples_per_second: float
     loss: float | None
-    plan: Plan
+    plan: Plan | None
     phase: str
     message: str
+    decisions: tuple[Decision, ...] = ()
 
 
 class Showing:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from trimtab.core.domain.intervals import IntervalSet
 from trimtab.core.domain.job import JobState, PlanChange
+from trimtab.core.domain.records import Decision, WarmStart
 from trimtab.core.ps.manifest import Manifest
 
 
@@ -70,7 +71,10 @@ class JobResult:
         auc, log_loss: over the held-out rows, None without any (or where they can't be computed).
         metrics: the model's own compiled metrics, finite ones.
         samples_per_second: training rows per second from the first reported batch to the last, None when too short.
-        plans: every plan that was in force. warm_start: None, until past jobs are looked at.
+        plans: every plan that was in force. decisions: all of them, as JSON shows them.
+        warm_start: what the first plan rested on (note, runs, plan).
+        mlflow: address of the run's page, None without one. report: path of its page. history_problem: why the
+            history does not have it yet, None when it has.
         max_worker_gap_seconds: longest time between two finished steps of a worker.
         wall_seconds: of the whole call. cpu_seconds: of all pods and of the controller since it started them.
         job_dir: where everything lies. model: path of the final manifest. error: why it did not finish, or None.
@@ -98,6 +102,11 @@ class JobResult:
     model: str
     error: str | None = None
     warm_start: Mapping[str, object] | None = field(default=None)
+    objective: str = "balanced"
+    decisions: tuple[Mapping[str, object], ...] = ()
+    mlflow: str | None = None
+    report: str | None = None
+    history_problem: str | None = None
 
     def as_dict(self) -> dict[str, object]:
         """The job's JSON; numbers that are not finite are null."""
@@ -117,15 +126,53 @@ class JobResult:
             "metrics": {name: value for name, value in self.metrics.items() if math.isfinite(value)},
             "samples_per_second": _finite(self.samples_per_second, 3),
             "plans": [change.as_dict() for change in self.plans],
+            "objective": self.objective,
+            "decisions": [dict(one) for one in self.decisions],
             "warm_start": dict(self.warm_start) if self.warm_start is not None else None,
             "max_worker_gap_seconds": _finite(self.max_worker_gap_seconds, 6),
             "wall_seconds": _finite(self.wall_seconds, 3),
             "cpu_seconds": _finite(self.cpu_seconds, 3),
             "job_dir": self.job_dir,
             "model": self.model,
+            "report": self.report,
+            "mlflow": self.mlflow,
+            "history_problem": self.history_problem,
             "error": self.error,
             "bad_input": None,
         }
+
+
+def decision_dict(decision: Decision) -> dict[str, object]:
+    """A decision as JSON shows it."""
+    predicted = decision.predicted
+    return {
+        "number": decision.number,
+        "time": round(decision.time_seconds, 3),
+        "kind": decision.kind,
+        "action": decision.action,
+        "reason": decision.reason,
+        "plan": decision.plan.as_dict(),
+        "before": decision.before.as_dict() if decision.before is not None else None,
+        "advised": decision.advised,
+        "probe": decision.probe,
+        "predicted": _finite(predicted.middle, 3) if predicted is not None else None,
+        "predicted_low": _finite(predicted.low, 3) if predicted is not None else None,
+        "predicted_high": _finite(predicted.high, 3) if predicted is not None else None,
+        "measured": _finite(decision.measured, 3),
+        "switch_seconds": _finite(decision.switch_seconds, 3),
+        "paused_seconds": _finite(decision.paused_seconds, 3),
+    }
+
+
+def warm_start_dict(warm: WarmStart) -> dict[str, object]:
+    """What the first plan rested on, as JSON shows it."""
+    runs = [
+        {"run_id": run.run_id, "weight": _finite(run.weight, 4), "similarity": _finite(run.similarity, 4),
+         "plan": run.plan.as_dict()}
+        for run in warm.runs
+    ]  # fmt: skip
+    plan = warm.plan.as_dict() if warm.plan is not None else None
+    return {"note": warm.note, "runs": runs, "plan": plan, "floors": list(warm.floors)}
 
 
 def no_result(state: JobState, error: str, bad_input: Mapping[str, str] | None = None) -> dict[str, object]:
@@ -136,7 +183,7 @@ def no_result(state: JobState, error: str, bad_input: Mapping[str, str] | None =
         error: the reason in one line.
         bad_input: field, value and remedy, where it was that.
     """
-    known: dict[str, object] = {"state": str(state), "error": error, "plans": [], "metrics": {}}
+    known: dict[str, object] = {"state": str(state), "error": error, "plans": [], "decisions": [], "metrics": {}}
     known["bad_input"] = dict(bad_input) if bad_input is not None else None
     return {key: known.get(key) for key in _KEYS}
 
@@ -144,8 +191,8 @@ def no_result(state: JobState, error: str, bad_input: Mapping[str, str] | None =
 _KEYS = (
     "run_id", "state", "batches_expected", "batches_applied", "batches_duplicated", "batches_skipped",
     "resends_dropped", "rows_expected", "rows_applied", "rows_skipped", "auc", "log_loss", "metrics",
-    "samples_per_second", "plans", "warm_start", "max_worker_gap_seconds", "wall_seconds", "cpu_seconds", "job_dir",
-    "model", "error", "bad_input",
+    "samples_per_second", "plans", "objective", "decisions", "warm_start", "max_worker_gap_seconds", "wall_seconds",
+    "cpu_seconds", "job_dir", "model", "report", "mlflow", "history_problem", "error", "bad_input",
 )  # fmt: skip
 
 

@@ -13,19 +13,20 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimtab.core.clock import Clock, SystemClock
 from trimtab.core.cluster.local import LocalCluster
+from trimtab.core.controller.chronicle import FINISH_SECONDS, STOPPED_SECONDS, Chronicle
 from trimtab.core.controller.document import Document
 from trimtab.core.controller.driver import Driver, Ports
 from trimtab.core.controller.events import EventLog
 from trimtab.core.controller.launch import Launcher
-from trimtab.core.controller.machine import usable_cpu, usable_memory_bytes
 from trimtab.core.controller.places import JobDir, claim_job_dir, home, new_run_id, private_dir
 from trimtab.core.controller.progress import Progress, Showing
-from trimtab.core.controller.result import JobResult, RowCounts, tally
+from trimtab.core.controller.resources import Beginning, Memory, Resources, resources_of
+from trimtab.core.controller.result import JobResult, RowCounts, decision_dict, tally, warm_start_dict
 from trimtab.core.controller.signals import stops_in_order
 from trimtab.core.controller.state import Settings, State, first_state
 from trimtab.core.controller.store import FileStore, take_term
@@ -34,11 +35,14 @@ from trimtab.core.data.dataset import Dataset
 from trimtab.core.data.describe import columns_line
 from trimtab.core.data.numbering import numbering_of
 from trimtab.core.data.prepare import prepare
-from trimtab.core.domain.job import JobSpec, JobState, Mode, PlanChange
+from trimtab.core.domain.job import JobSpec, JobState
 from trimtab.core.domain.model_spec import ModelSpec
-from trimtab.core.domain.plan import Plan, cold_plan
-from trimtab.core.domain.records import Decision
+from trimtab.core.domain.records import JobRecord
 from trimtab.core.errors import BadInput, CorruptCopy, Interrupted, JobFailed
+from trimtab.core.history.identity import identity
+from trimtab.core.history.recorder import Recorder
+from trimtab.core.optimizer.decide import decide
+from trimtab.core.optimizer.start import first_plan
 from trimtab.core.ps.initial import write_initial
 from trimtab.core.ps.kernel_cache import warm
 from trimtab.core.ps.manifest import read_manifest
@@ -57,8 +61,10 @@ class _Prepared:
 
     run_id: str
     spec: JobSpec
-    plan: Plan
-    reason: str
+    resources: Resources
+    beginning: Beginning
+    tags: dict[str, str]
+    recorder: Recorder | None
     job_dir: JobDir
     dataset: Path
     validation_dataset: Path | None
@@ -77,6 +83,7 @@ class _Ready:
     driver: Driver
     cluster: LocalCluster
     events: EventLog
+    chronicle: Chronicle
 
 
 def train(
@@ -111,7 +118,11 @@ def train(
         run_id = new_run_id(clock)
         job_dir = claim_job_dir(spec, run_id)
         try:
-            prepared = _prepare(spec, run_id, job_dir, show, halt)
+            resources = resources_of(spec)
+            first_plan(spec, resources.caps, None, not resources.not_enforced)  # refuses what can never be started
+            memory = Memory(home(), clock)
+            cleaning.callback(memory.close)
+            prepared = _prepare(spec, run_id, job_dir, resources, memory, show, halt)
             cpu = time.process_time()
             private = private_dir()
             cleaning.callback(shutil.rmtree, private, ignore_errors=True)
@@ -127,20 +138,26 @@ def train(
         return _run(prepared, ready, clock, began, cpu)
 
 
-def _prepare(spec: JobSpec, run_id: str, job_dir: JobDir, show: Show, stop: threading.Event) -> _Prepared:
+def _prepare(
+    spec: JobSpec,
+    run_id: str,
+    job_dir: JobDir,
+    resources: Resources,
+    memory: Memory,
+    show: Show,
+    stop: threading.Event,
+) -> _Prepared:
     """Look at everything; cheap things first."""
-    plan = cold_plan(spec.limits, usable_cpu(), usable_memory_bytes(), workers=spec.workers, ps=spec.ps)
-    reason = _reason(spec)
 
     def tell(message: str, share: float = 0.0) -> None:
         if stop.is_set():
             raise Interrupted("stopped before anything was started")
-        show(Progress(0, 0, 0.0, None, plan, "preparing", f"{message}: {share:.0%}" if share else message))
+        show(Progress(0, 0, 0.0, None, None, "preparing", f"{message}: {share:.0%}" if share else message))
 
     cache = home() / "cache" / "data"
     dataset_path = prepare(spec.data, spec.columns, cache, tell)
     dataset = Dataset.open(dataset_path)
-    show(Progress(0, 0, 0.0, None, plan, "columns", columns_line(dataset.metadata)))
+    show(Progress(0, 0, 0.0, None, None, "columns", columns_line(dataset.metadata)))
     if dataset.labels_distinct < 2:
         raise BadInput("--data", spec.data, f"column {dataset.columns.label} has one value only; give both 0 and 1")
     numbering = numbering_of(spec, dataset.rows)
@@ -153,9 +170,16 @@ def _prepare(spec: JobSpec, run_id: str, job_dir: JobDir, show: Show, stop: thre
     model = probe(spec, dataset_path, job_dir.path)
     tell("preparing kernels")
     warm()
+    tell("looking at past runs")
+    tags = identity(
+        spec, fingerprint=dataset.fingerprint, columns=to_json(dataset.columns).decode(), rows=dataset.rows,
+        model_fingerprint=model.fingerprint, limits=resources.caps,
+    )  # fmt: skip
+    beginning = memory.begin(spec, resources, tags)
     counts = RowCounts(spec.batch_size, numbering.batches_per_epoch, spec.epochs, numbering.train_rows)
     return _Prepared(
-        run_id, spec.with_job_dir(str(job_dir.path)), plan, reason, job_dir, dataset_path, other_path,
+        run_id, spec.with_job_dir(str(job_dir.path)), resources, beginning, tags, memory.recorder(), job_dir,
+        dataset_path, other_path,
         dataset.fingerprint, counts, numbering.batches, evaluation_batches, numbering.train_rows * spec.epochs, model,
     )  # fmt: skip
 
@@ -168,28 +192,38 @@ def _set_up(
     job.job_dir.make_folders()
     (job.job_dir.path / "spec.json").write_bytes(to_json(job.spec))
     ref = write_initial(job.job_dir.copies, job.run_id, job.model)
-    decision = Decision(0.0, "hold", job.plan, job.reason)
+    decision, limits = job.beginning.decision, job.resources.for_pods
+    plan = decision.plan
     store = FileStore(job.job_dir.path / "state.json")
-    document = take_term(store, Document(job.run_id, job.spec, job.plan, ref, decisions=(decision,)))
+    document = take_term(store, Document(job.run_id, job.spec, plan, ref, decisions=(decision,)))
     launcher = Launcher(
-        job.run_id, document.term, job.spec, job.plan, job.batches, job.job_dir, private, job.dataset,
-        job.validation_dataset,
+        job.run_id, document.term, job.spec, plan, job.batches, job.job_dir, private, job.dataset,
+        job.validation_dataset, job.resources.zygotes,
     )  # fmt: skip
     secret = new_secret(launcher.secret_file)
     settings = Settings(
-        job.run_id, job.batches, job.evaluation_batches, job.plan.ps.replicas, job.plan.worker.replicas,
-        str(job.job_dir.copies), bool(job.model.metrics), checkpoint_seconds=checkpoint_seconds,
+        job.run_id, job.batches, job.evaluation_batches, str(job.job_dir.copies), bool(job.model.metrics),
+        batch_size=job.spec.batch_size, mode=job.spec.mode, objective=job.spec.objective, prices=job.spec.prices,
+        limits=limits, cpu_enforced=not job.resources.not_enforced, prior=job.beginning.prior, began_at=started,
+        checkpoint_seconds=checkpoint_seconds,
     )  # fmt: skip
-    events = EventLog(job.job_dir.path / "events.jsonl", clock, started)
-    cluster = LocalCluster(job.job_dir.path, clock)
+    base = JobRecord(
+        job.run_id, job.spec.job_name, JobState.RUNNING, job.tags, (), (), (), {}, started_at=clock.wall(),
+        objective=str(job.spec.objective), limits=job.resources.caps, prices=job.spec.prices,
+        warm_start=job.beginning.warm, job_dir=str(job.job_dir.path),
+    )  # fmt: skip
+    chronicle = Chronicle(base, job.job_dir.path, job.recorder)
+    events = EventLog(job.job_dir.path / "events.jsonl", clock, started, chronicle.event)
+    cluster = LocalCluster(job.job_dir.path, clock, cap_cpu=job.resources.caps.cpu)
     ports = Ports(
         cluster=cluster, store=store, clock=clock, pod_spec=launcher.pod_spec,
         connect=lambda pod: PsStub(launcher.control_address(pod), secret),
         serve=lambda answer: serve_controller(launcher.controller_address, secret, answer),
-        copies=job.job_dir.copies, scores=job.job_dir.path / "scores.npz", events=events, progress=show, stop=stop,
+        copies=job.job_dir.copies, scores=job.job_dir.path / "scores.npz", events=events, decide=decide,
+        watch=chronicle.watch, progress=show, stop=stop,
     )  # fmt: skip
-    events.append("plan", f"{job.plan}: {job.reason}", plan=job.plan.as_dict(), data=job.fingerprint)
-    return _Ready(Driver(first_state(settings, document, read_manifest(ref)), ports), cluster, events)
+    events.append("plan", f"{plan}: {decision.reason}", plan=plan.as_dict(), data=job.fingerprint)
+    return _Ready(Driver(first_state(settings, document, read_manifest(ref)), ports), cluster, events, chronicle)
 
 
 def _run(job: _Prepared, ready: _Ready, clock: Clock, began: float, cpu: float) -> JobResult:
@@ -204,15 +238,23 @@ def _run(job: _Prepared, ready: _Ready, clock: Clock, began: float, cpu: float) 
         target.write_text(json.dumps(result.as_dict(), allow_nan=False, indent=1) + "\n", encoding="utf-8")
         return result
 
+    def remember(result: JobResult, patience_seconds: float) -> JobResult:
+        """The result first, whatever page, picture and history cost after it."""
+        keep(result)
+        kept = ready.chronicle.finish(ready.driver.state, result.as_dict(), clock.wall(), patience_seconds)
+        if kept.problem:
+            ready.events.append("record", kept.problem)
+        return keep(replace(result, report=kept.report, mlflow=kept.link, history_problem=kept.problem or None))
+
     try:
         ready.driver.run()
-        return keep(report())
+        return remember(report(), FINISH_SECONDS)
     except (Interrupted, KeyboardInterrupt) as error:
         interrupted = error if isinstance(error, Interrupted) else Interrupted("interrupted")
         stopped = report()
+        with suppress(OSError, KeyboardInterrupt):
+            stopped = remember(stopped, STOPPED_SECONDS)
         interrupted.outcome = stopped.as_dict()
-        with suppress(OSError):
-            keep(stopped)
         raise interrupted from None
     except OSError as error:
         with suppress(OSError):
@@ -246,22 +288,17 @@ def _result(job: _Prepared, state: State, wall_seconds: float, cpu_seconds: floa
         log_loss=state.outcome.log_loss,
         metrics=state.outcome.metrics or {},
         samples_per_second=state.losses.throughput,
-        plans=(PlanChange(0.0, job.plan, job.reason),),
+        plans=state.plans,
         max_worker_gap_seconds=state.max_gap_seconds,
         wall_seconds=wall_seconds,
         cpu_seconds=cpu_seconds,
         job_dir=str(job.job_dir.path),
         model=document.manifest.path,
         error=document.reason or None,
+        warm_start=warm_start_dict(job.beginning.warm),
+        objective=str(job.spec.objective),
+        decisions=tuple(decision_dict(one) for one in state.decisions),
     )
-
-
-def _reason(spec: JobSpec) -> str:
-    """Why the first plan is as it is."""
-    chosen = [name for name, value in (("workers", spec.workers), ("PSs", spec.ps)) if value is not None]
-    origin = f"{' and '.join(chosen)} as asked for" if chosen else "the default for this machine"
-    fixed = "" if spec.mode is Mode.FIXED else f"; mode {spec.mode}: the plan stays fixed for now"
-    return f"{origin}, no past job is looked at{fixed}"
 
 
 def _one_line(error: BaseException) -> str:

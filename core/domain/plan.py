@@ -13,6 +13,7 @@ from trimtab.core.errors import BadInput
 
 SMALLEST_CPU = 0.1  # cores: below this a TensorFlow worker does not get through its import within a minute
 SMALLEST_PS_MEMORY = 256 * 2**20  # bytes: interpreter, kernels, an empty table
+PS_BASE_BYTES = 160 * 2**20  # bytes of a PS that its table cannot have: interpreter, kernels, buffers
 SMALLEST_WORKER_MEMORY = 768 * 2**20  # bytes: TensorFlow imported (0.6 GB measured) and a small batch
 
 

@@ -1,5 +1,5 @@
-"""Past jobs: a `History` protocol and its stores (in memory; MLflow to come).
+"""Past jobs: a `History` protocol and its stores (in memory, MLflow), and what keeps a store from hurting a job.
 
 What a finished job leaves here is what the next job's warm start reads. It knows `domain` records only: no controller,
-no live job, and the one future module that may import mlflow.
+no live job. MLflow is imported in `history.mlflow` alone, and there only when a store is opened.
 """

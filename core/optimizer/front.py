@@ -6,9 +6,11 @@ by construction (case 54): a dominated twin never stays because it equals anothe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from trimtab.core.domain.plan import Plan
 
@@ -35,11 +37,17 @@ def front(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     throughput the first given stays. Candidates with a cost or throughput that is not finite are left out; the answer
     is empty when none is left, which means "keep the present plan".
     """
-    usable = [one for one in candidates if math.isfinite(one.cost) and math.isfinite(one.throughput)]
-    found: list[Candidate] = []
-    best = -math.inf
-    for one in sorted(usable, key=lambda one: (one.cost, -one.throughput)):  # stable: the first given comes first
-        if one.throughput > best:
-            found.append(one)
-            best = one.throughput
-    return tuple(found)
+    given = list(candidates)
+    cost = np.array([one.cost for one in given], float)
+    return tuple(given[index] for index in front_of(cost, np.array([one.throughput for one in given], float)))
+
+
+def front_of(cost: np.ndarray[Any, Any], throughput: np.ndarray[Any, Any]) -> list[int]:
+    """`front` over arrays: indices of what nobody beats, by rising cost."""
+    usable = np.flatnonzero(np.isfinite(cost) & np.isfinite(throughput))
+    order = usable[np.lexsort((-throughput[usable], cost[usable]))]  # stable: the first given comes first
+    if not len(order):
+        return []
+    best = np.maximum.accumulate(throughput[order])
+    rises = np.concatenate([[True], throughput[order][1:] > best[:-1]])
+    return [int(index) for index in order[rises]]

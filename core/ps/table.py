@@ -165,7 +165,8 @@ class RowTable:
 
     def width(self, number: int) -> int:
         """Floats of a whole row of one table."""
-        return self._groups[self._group_of[number]].layout.width
+        group: _Group = self._groups[self._group_of[number]]
+        return group.layout.width
 
     def vshards_of(self, number: int, keys: Int64s) -> npt.NDArray[np.uint16]:
         """The vshard of each key of one table."""

@@ -7,11 +7,6 @@ that crashed), no process is left behind.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +14,7 @@ from typing import NoReturn
 from trimtab.core.domain.job import JobSpec
 from trimtab.core.domain.model_spec import ModelSpec
 from trimtab.core.errors import BadInput, DataError, ModelError
+from trimtab.core.training.apart import ending, last_words, run_apart
 from trimtab.core.wire.encode import read_json, to_json
 
 REQUEST, ANSWER, LOG = "probe_request.json", "probe_answer.json", "probe.log"
@@ -64,7 +60,7 @@ def probe(spec: JobSpec, dataset_path: Path, out_dir: Path, deadline_seconds: fl
     try:
         code = _run(request.resolve(), log, deadline_seconds)
         if code is None:
-            late = f"was not ready after {deadline_seconds:g} s{_said(log)}; see {log}"
+            late = f"was not ready after {deadline_seconds:g} s{last_words(log)}; see {log}"
             raise ModelError("--model", spec.model, late)
         if not answer.exists():
             _died(spec.model, code, log)
@@ -78,36 +74,8 @@ def probe(spec: JobSpec, dataset_path: Path, out_dir: Path, deadline_seconds: fl
 
 
 def _run(request: Path, log: Path, deadline_seconds: float) -> int | None:
-    """Exit code of the probe, or None if it was killed at the deadline. Never leaves it running."""
-    # Bytecode caches make TensorFlow's import four times as fast; a variable that forbids them is meant for tools.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    command = [sys.executable, "-m", "trimtab.core.training.probe", str(request)]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        return process.wait(deadline_seconds)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kills the probe and whatever the user's code started in it."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # gone; macOS says the latter of zombies
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    return run_apart("trimtab.core.training.probe", request, log, deadline_seconds)
 
 
 def _died(name: str, code: int, log: Path) -> NoReturn:
-    how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-    raise ModelError("--model", name, f"the process that loads it ended {how}{_said(log)}; see {log}")
-
-
-def _said(log: Path) -> str:
-    """The log's last line, for the message: the log goes with a job directory that is given up."""
-    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    return f" after saying: {lines[-1]}" if lines else ""
+    raise ModelError("--model", name, f"the process that loads it ended {ending(code)}{last_words(log)}; see {log}")

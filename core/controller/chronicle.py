@@ -1,0 +1,116 @@
+"""What is kept of a job: one record that grows while it runs, its report and picture, and its way into the history.
+
+The record lies in the job's directory whatever happens elsewhere. The history gets it while the job runs and once more
+at the end; a store that is away delays nobody. A page or picture that can't be made is said and costs nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trimtab.core.controller.state import State
+from trimtab.core.controller.timeline import Timeline
+from trimtab.core.domain.figures import finite
+from trimtab.core.domain.job import JobState
+from trimtab.core.domain.records import JobEvent, JobRecord
+from trimtab.core.history.record_file import FILE, write_record
+from trimtab.core.history.recorder import Recorder
+from trimtab.core.report.page import write_page
+from trimtab.core.report.picture import write_picture
+
+log = logging.getLogger(__name__)
+
+MOST_EVENTS = 500
+UPDATE_SECONDS = 5.0
+FINISH_SECONDS = 30.0  # the longest that a job that has ended waits for its history
+STOPPED_SECONDS = 5.0  # the same when a person waits for it to stop
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What came of a job's record: its page and picture, its place in the history, and what went wrong, in words."""
+
+    report: str | None = None
+    picture: str | None = None
+    link: str | None = None
+    problem: str = ""
+
+
+class Chronicle:
+    """Keeps one job's record.
+
+    Args:
+        base: what is known of the job before it runs.
+        job_dir: where record, report and picture go.
+        recorder: the line to the history; None keeps the record at home.
+    """
+
+    def __init__(self, base: JobRecord, job_dir: Path, recorder: Recorder | None) -> None:
+        self._base, self._job_dir, self._recorder = base, job_dir, recorder
+        self._timeline = Timeline()
+        self._events: list[JobEvent] = []
+        self._next_update = 0.0
+
+    def event(self, seconds: float, kind: str, text: str) -> None:
+        """Something happened."""
+        if len(self._events) < MOST_EVENTS:
+            self._events.append(JobEvent(seconds, kind, text))
+
+    def watch(self, state: State, now: float) -> None:
+        """Look at the running job; call it as often as you like."""
+        taken = self._timeline.take(state, now)
+        if taken and self._recorder is not None and now >= self._next_update:
+            self._next_update = now + UPDATE_SECONDS
+            self._recorder.update(self.record(state, {}))
+
+    def problem(self) -> str:
+        """What is wrong with the history at the moment, "" when nothing is known to be."""
+        return self._recorder.problem() if self._recorder is not None else ""
+
+    def record(self, state: State, figures: Mapping[str, object], ended_at: float | None = None) -> JobRecord:
+        """The record so far."""
+        known, _ = finite(figures)
+        document, applied = state.document, len(state.ledger.applied)
+        progress = {"batches_expected": float(state.settings.batches), "batches_applied": float(applied)}
+        return replace(
+            self._base, state=document.state if ended_at is not None else JobState.RUNNING, plans=state.plans,
+            observations=state.observations, decisions=state.decisions, figures=progress | known,
+            samples=tuple(self._timeline.samples), events=tuple(self._events), ended_at=ended_at,
+            reason=document.reason,
+        )  # fmt: skip
+
+    def finish(
+        self, state: State, figures: Mapping[str, object], ended_at: float, patience_seconds: float = FINISH_SECONDS
+    ) -> Kept:
+        """Write record, page and picture, and hand them to the history.
+
+        Args:
+            state: the last one. figures: the result's numbers.
+            ended_at: seconds since 1970.
+            patience_seconds: how long to wait for the history.
+        """
+        record = self.record(state, figures, ended_at)
+        problems: list[str] = []
+
+        def tried(name: str, write: Callable[[JobRecord, Path], object]) -> Path | None:
+            path = self._job_dir / name
+            try:
+                write(record, path)
+            except Exception as error:
+                log.warning("%s could not be written", path, exc_info=True)
+                problems.append(f"{name} could not be written: {error}")
+                return None
+            return path
+
+        tried(FILE, lambda record, path: write_record(path, record))
+        page, picture = tried("report.html", write_page), tried("report.png", write_picture)
+        link = None
+        if self._recorder is not None:
+            artifacts = {path.name: path for path in (page, picture) if path is not None}
+            delivery = self._recorder.finish(record, artifacts, patience_seconds)
+            link = delivery.link or None
+            problems += [delivery.error] if delivery.error else []
+        return Kept(str(page) if page else None, str(picture) if picture else None, link, "; ".join(problems))

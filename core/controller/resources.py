@@ -1,0 +1,114 @@
+"""What a job may use and what is known before it starts: resolved caps, past runs, the first plan.
+
+Caps that a caller leaves open are the machine's. Past runs are looked up while rows and model are looked at, so that
+nobody waits for the store; a store that does not answer in time means a cold start that says so.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trimtab.core.clock import Clock
+from trimtab.core.cluster.cgroups import why_not_enforced
+from trimtab.core.controller.machine import usable_cpu, usable_memory_bytes
+from trimtab.core.domain.job import JobSpec, Mode
+from trimtab.core.domain.plan import Limits
+from trimtab.core.domain.records import Decision, Observation, WarmStart
+from trimtab.core.history.base import History
+from trimtab.core.history.open import open_history
+from trimtab.core.history.outbox import FOLDER
+from trimtab.core.history.past import PastRuns
+from trimtab.core.history.recorder import Recorder
+from trimtab.core.optimizer.start import caps_for_pods, first_plan
+from trimtab.core.optimizer.warm_start import HARD_TAGS, prior_observations, warm_start
+
+MOST_PAST_RUNS = 50  # looked at for a warm start
+HISTORY_SETTING = "TRIMTAB_HISTORY"  # none: no store is read or written; the record stays in the job's directory
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a job may use.
+
+    Attributes:
+        caps: resolved, every field given; pods and zygotes together stay within.
+        for_pods: what is left of them beside the zygotes. zygotes: whether there is room for these.
+        not_enforced: why CPU shares do not hold here, "" where they do.
+    """
+
+    caps: Limits
+    for_pods: Limits
+    zygotes: bool
+    not_enforced: str
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """How a job begins: its first plan as a decision, what that rests on, and observations of past runs."""
+
+    decision: Decision
+    warm: WarmStart
+    prior: tuple[Observation, ...]
+
+
+def resources_of(spec: JobSpec) -> Resources:
+    """The caps as they hold on this machine."""
+    asked = spec.limits
+    cpu = asked.cpu if asked.cpu is not None else usable_cpu()
+    memory = asked.memory_bytes if asked.memory_bytes is not None else usable_memory_bytes()
+    workers = asked.workers if asked.workers is not None else max(2, 2 * math.ceil(cpu), spec.workers or 0)
+    ps = asked.ps if asked.ps is not None else max(2, math.ceil(cpu), spec.ps or 0)
+    caps = Limits(cpu, memory, workers, ps)
+    for_pods, zygotes = caps_for_pods(spec, caps)
+    return Resources(caps, for_pods, zygotes, why_not_enforced())
+
+
+class Memory:
+    """A job's way to past runs and into the history; without a store it remembers nothing and says so.
+
+    Args:
+        home: TRIMTAB_HOME.
+        clock: measures how long a store may take.
+    """
+
+    def __init__(self, home: Path, clock: Clock) -> None:
+        self._clock, self._outbox = clock, home / FOLDER
+        self._open: Callable[[], History] | None = None
+        self._past: PastRuns | None = None
+        if os.environ.get(HISTORY_SETTING) != "none":
+            self._open = lambda: open_history(home)
+            self._past = PastRuns(self._open, self._outbox, clock)
+
+    def close(self) -> None:
+        """Nobody will ask for past runs."""
+        if self._past is not None:
+            self._past.close()
+
+    def recorder(self) -> Recorder | None:
+        """A line for the job's record."""
+        return Recorder(self._open, self._outbox, self._clock) if self._open is not None else None
+
+    def begin(self, spec: JobSpec, resources: Resources, tags: dict[str, str]) -> Beginning:
+        """The first plan, from past runs where there are any.
+
+        Raises:
+            BadInput: the caps are below the smallest plan.
+        """
+        warm = WarmStart(note="No past run was looked for")
+        prior: tuple[Observation, ...] = ()
+        if self._past is not None:
+            past = self._past.fetch({name: tags[name] for name in HARD_TAGS}, MOST_PAST_RUNS)
+            warm = warm_start(past.records, tags, self._clock.wall())
+            if past.problem:
+                note = f"{warm.note.rstrip('. ')}; {past.problem}" if warm.runs else f"Cold start: {past.problem}"
+                warm = replace(warm, note=note)
+            prior = prior_observations(past.records, [run.run_id for run in warm.runs])
+        decision = first_plan(spec, resources.caps, warm, not resources.not_enforced)
+        if resources.not_enforced and spec.mode is not Mode.FIXED:
+            why = resources.not_enforced.rstrip(". ")
+            decision = replace(decision, reason=f"{decision.reason.rstrip('. ')} ({why}).")
+        return Beginning(replace(decision, number=1), warm, prior)

@@ -1,0 +1,132 @@
+"""Every plan that may follow the present one, as arrays.
+
+The lattice is small enough to enumerate (10^5 plans on 64 cores), so nothing is searched and nothing is missed. Cores
+go in steps of 0.1 up to one core, the resolution at which measured plans differed; a worker has as many TensorFlow
+threads as it had cores, rounded up, when it started, so a running job keeps that number. A parameter server applies
+under one lock and cannot use a second core. Memory per pod stays: a process cannot be given more while it runs.
+
+Where CPU shares do not hold, cores are only what the plan says of a pod. So they follow from the numbers of pods alone:
+a worker's threads and a third of a core per PS, shrunk evenly below the cap. Were they free, the cheapest shares would
+win without anything being saved, and the way back to a plan would not lead to the same plan.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.core.domain.plan import PS_BASE_BYTES, SMALLEST_CPU, Plan, RolePlan
+from trimtab.core.optimizer.question import Question
+from trimtab.core.perf.iteration import Array, Shapes
+
+PS_SHARE = 3.0  # a worker's cores over those of a PS: the measured ratio of CPU per step
+TABLE_SKEW = 1.2  # the fullest PS against the mean
+_MOST_FACTOR = 2  # at most so many times the workers and the PSs in one decision
+_LAST_FINE_CORE = 1.0
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """Plans within the caps, the present one at `present` (None where it is outside them).
+
+    Attributes:
+        shapes: their replicas and cores. cost: currency per hour each.
+        ps_memory, worker_memory: bytes per pod, the same in all.
+    """
+
+    shapes: Shapes
+    cost: Array
+    ps_memory: int
+    worker_memory: int
+    present: int | None
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+    def plan(self, index: int) -> Plan:
+        """The plan at `index`."""
+        shapes = self.shapes
+        return Plan(
+            RolePlan(int(shapes.ps[index]), float(shapes.ps_cpu[index]), self.ps_memory),
+            RolePlan(int(shapes.workers[index]), float(shapes.worker_cpu[index]), self.worker_memory),
+        )
+
+
+def lattice(question: Question) -> Lattice:
+    """The plans that may follow `question.plan`; the present one is always among them, unless a cap excludes it."""
+    plan, limits = question.plan, question.limits
+    least_ps = min(needed_ps(question), 2 * plan.ps.replicas, limits.ps or 2**31)
+    workers = np.arange(1, _most(plan.worker.replicas, limits.workers) + 1, dtype=float)
+    ps = np.arange(least_ps, max(least_ps, _most(plan.ps.replicas, limits.ps)) + 1, dtype=float)
+    if question.cpu_enforced:
+        grid = np.meshgrid(workers, _worker_cores(plan.worker.cpu), ps, _ps_cores(plan.ps.cpu), indexing="ij")
+        w, worker_cpu, p, ps_cpu = (one.ravel() for one in grid)
+    else:
+        w, p = (one.ravel() for one in np.meshgrid(workers, ps, indexing="ij"))
+        worker_cpu, ps_cpu = _said_cores(question, w, p)
+    mine = _is(plan, w, worker_cpu, p, ps_cpu)
+    # A plan that users gave may have shares below the smallest; it may stay.
+    usable = mine | ((worker_cpu >= SMALLEST_CPU - 1e-9) & (ps_cpu >= SMALLEST_CPU - 1e-9))
+    usable &= w * worker_cpu + p * ps_cpu <= (limits.cpu or math.inf) + 1e-9
+    memory = w * plan.worker.memory_bytes + p * plan.ps.memory_bytes
+    usable &= memory <= (limits.memory_bytes or math.inf)
+    usable &= w <= (limits.workers or math.inf)
+    usable &= p <= (limits.ps or math.inf)
+    shapes = Shapes(w[usable], worker_cpu[usable], p[usable], ps_cpu[usable])
+    prices = question.prices
+    cost = shapes.cpu * prices.core_hour + memory[usable] / 2**30 * prices.gib_hour
+    found = np.flatnonzero(mine[usable])
+    present = int(found[0]) if len(found) else None
+    return Lattice(shapes, cost, plan.ps.memory_bytes, plan.worker.memory_bytes, present)
+
+
+def needed_ps(question: Question) -> int:
+    """How many PSs of the present memory hold the table as it is and as it is expected to be."""
+    table = max(question.table_bytes, question.table_bytes_at_end) * TABLE_SKEW
+    each = max(1, question.plan.ps.memory_bytes - PS_BASE_BYTES)
+    return max(1, math.ceil(table / each))
+
+
+def same(plan: Plan, shapes: Shapes) -> np.ndarray:
+    """Which of `shapes` are `plan`."""
+    return _is(plan, shapes.workers, shapes.worker_cpu, shapes.ps, shapes.ps_cpu)
+
+
+def _is(plan: Plan, w: Array, worker_cpu: Array, p: Array, ps_cpu: Array) -> np.ndarray:
+    replicas = (w == plan.worker.replicas) & (p == plan.ps.replicas)
+    cores = (np.abs(worker_cpu - plan.worker.cpu) < 1e-6) & (np.abs(ps_cpu - plan.ps.cpu) < 1e-6)
+    return np.asarray(replicas & cores)
+
+
+def _said_cores(question: Question, w: Array, p: Array) -> tuple[Array, Array]:
+    """Cores per worker and per PS where they do not hold; the present numbers of pods keep what they have."""
+    plan = question.plan
+    threads = float(max(1, math.ceil(plan.worker.cpu - 1e-9)))
+    factor = np.minimum(1.0, (question.limits.cpu or math.inf) / (w * threads + p * threads / PS_SHARE))
+    here = (w == plan.worker.replicas) & (p == plan.ps.replicas)
+    worker_cpu = np.where(here, plan.worker.cpu, np.floor(20 * factor * threads + 1e-6) / 20)
+    ps_cpu = np.where(here, plan.ps.cpu, np.floor(20 * factor * threads / PS_SHARE + 1e-6) / 20)
+    return worker_cpu, ps_cpu
+
+
+def _most(present: int, cap: int | None) -> int:
+    return max(1, min(_MOST_FACTOR * present, cap if cap is not None else 2**31))
+
+
+def _worker_cores(present: float) -> Array:
+    """Shares that leave a worker the threads it started with, the present one among them."""
+    threads = max(1, math.ceil(present - 1e-9))
+    steps = np.arange(1, 11) / 10 if threads == 1 else np.array([threads - 0.5, float(threads)])
+    return _with(steps, present)
+
+
+def _ps_cores(present: float) -> Array:
+    more = np.arange(_LAST_FINE_CORE + 0.5, present, 0.5) if present > _LAST_FINE_CORE else np.array([])
+    return _with(np.concatenate([np.arange(1, 11) / 10, more]), present)
+
+
+def _with(steps: Array, present: float) -> Array:
+    kept = [float(one) for one in steps if abs(one - present) > 1e-6]
+    return np.array(sorted([*kept, present]))

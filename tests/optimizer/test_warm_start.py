@@ -1,0 +1,157 @@
+"""Warm start: which runs count, how much, and what comes out."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimtab.core.domain.job import JobState, PlanChange
+from trimtab.core.domain.plan import Plan, RolePlan
+from trimtab.core.domain.records import JobRecord, Observation
+from trimtab.core.optimizer.warm_start import (
+    MOST_RUNS,
+    final_plan,
+    prior_observations,
+    similarity,
+    warm_start,
+)
+
+GIB = 2**30
+TAGS = {
+    "model": "dlrm", "columns": "c1", "batch_size": "1024", "data": "f1", "rows": "100000", "max_cpu": "2",
+    "max_memory_bytes": str(6 * GIB), "embedding_dim": "16",
+}  # fmt: skip
+NOW = 1_800_000_000.0
+
+
+def plan(workers, worker_cpu=0.8, ps=1, ps_cpu=0.4, memory=GIB):
+    return Plan(RolePlan(ps, ps_cpu, memory), RolePlan(workers, worker_cpu, memory))
+
+
+def run(name, ended=100.0, last=None, **more):
+    """A run that ended `ended` seconds ago, grew at second 10 of 60 and kept `last`."""
+    last = last or plan(2)
+    given_ = {
+        "run_id": name, "job_name": "train", "state": JobState.FINISHED, "tags": dict(TAGS),
+        "plans": (PlanChange(0.0, plan(1), "start"), PlanChange(10.0, last, "grow")),
+        "observations": (Observation(last, 80_000.0, 0.018, 0.004, 1024, 40.0, 3.0, 200),), "decisions": (),
+        "figures": {"wall_seconds": 60.0, "samples_per_second": 70_000.0}, "ended_at": NOW - ended,
+    }  # fmt: skip
+    return JobRecord(**{**given_, **more})
+
+
+def test_the_plan_a_run_ended_with_comes_back_exactly():
+    found = warm_start([run("a")], TAGS, NOW)
+    assert found.plan == plan(2)
+    assert found.note == "warm start from 1 run (a): 2 × 0.8 + 1 × 0.4"
+    (past,) = found.runs
+    assert (past.run_id, past.age_seconds, past.similarity, past.weight) == ("a", 100.0, 1.0, 1.0)
+    assert (past.wall_seconds, past.throughput, past.plan) == (60.0, 80_000.0, plan(2))
+    assert found.predicted.middle == 80_000.0 and found.predicted.low is None
+
+
+@pytest.mark.parametrize("tag", ["model", "columns", "batch_size"])
+def test_hard_tags_must_be_equal(tag):
+    found = warm_start([run("a", tags={**TAGS, tag: "other"})], TAGS, NOW)
+    assert found.runs == () and found.plan is None
+    assert found.note == "cold start, none of 1 past run has this model, columns and batch size"
+
+
+def test_no_past_no_run_that_ended_well():
+    assert warm_start([], TAGS, NOW).note == "cold start, there is no past run"
+    failed = warm_start([run("a", state=JobState.FAILED)], TAGS, NOW)
+    assert failed.runs == () and failed.note == "cold start, none of 1 similar run ended well and long enough"
+    assert warm_start([run("a", plans=())], TAGS, NOW).runs == ()
+    assert warm_start([run("a", state=JobState.RUNNING)], TAGS, NOW).runs == ()
+
+
+def test_a_stopped_run_counts_by_the_plan_it_kept():
+    assert warm_start([run("a", state=JobState.STOPPED)], TAGS, NOW).plan == plan(2)
+
+
+def test_the_final_plan_is_the_last_that_was_in_force_long_enough():
+    late = run("a", plans=(PlanChange(0.0, plan(1), ""), PlanChange(10.0, plan(2), ""), PlanChange(58.0, plan(4), "")))
+    assert final_plan(late) == plan(2)
+    short = run("a", figures={"wall_seconds": 12.0}, plans=(PlanChange(0.0, plan(1), ""), PlanChange(9.0, plan(2), "")))
+    assert final_plan(short) == plan(2), "a fifth of a short run is long enough"
+    unknown = run("a", figures={"wall_seconds": math.nan})
+    assert final_plan(unknown) == plan(2), "then its windows say how long it was"
+
+
+def test_newer_runs_weigh_more_and_the_weights_add_up():
+    found = warm_start([run("old", 1000.0, plan(6)), run("new", 10.0, plan(2)), run("mid", 500.0, plan(2))], TAGS, NOW)
+    weights = {one.run_id: one.weight for one in found.runs}
+    assert weights["new"] > weights["mid"] > weights["old"] and sum(weights.values()) == pytest.approx(1.0)
+    assert [one.run_id for one in found.runs] == ["new", "mid", "old"]
+    assert found.plan.worker.replicas == 3, "2, 2 and 6, the last with a fifth of the weight"
+    assert found.note.startswith("warm start from 3 runs (new, mid, old): ")
+
+
+def test_similar_runs_come_first_and_only_five_count():
+    alike = [run(f"r{index}", 10_000.0 + index) for index in range(MOST_RUNS)]
+    others = [run(f"o{index}", 10.0 + index, plan(8), tags={**TAGS, "max_cpu": "64"}) for index in range(4)]
+    found = warm_start([*others, *alike], TAGS, NOW)
+    assert {one.run_id for one in found.runs} == {f"r{index}" for index in range(MOST_RUNS)}
+    assert found.plan == plan(2)
+
+
+def test_similarity_is_one_for_the_same_and_falls_with_every_difference():
+    assert similarity(TAGS, TAGS) == 1.0
+    values = [
+        similarity({**TAGS, **change}, TAGS)
+        for change in ({"rows": "90000"}, {"rows": "1000"}, {"rows": "1000", "max_cpu": "64"}, {"data": "f2"},
+                       {"data": "f2", "rows": "1000", "max_cpu": "64", "embedding_dim": "64"})
+    ]  # fmt: skip
+    assert all(0 < one < 1 for one in values) and values[0] > values[1] > values[2] > values[4]
+    assert similarity({}, {}) == 1.0
+    assert 0 < similarity({"rows": "nonsense"}, TAGS) < 1
+
+
+def test_a_clock_that_went_back_makes_no_negative_age():
+    (past,) = warm_start([run("a", ended=-500.0)], TAGS, NOW).runs
+    assert past.age_seconds == 0.0
+
+
+def test_a_run_that_ran_out_of_memory_only_raises_floors():
+    dead = run("dead", state=JobState.FAILED, out_of_memory="ps", last=plan(6))
+    alone = warm_start([dead], TAGS, NOW)
+    assert alone.runs == () and alone.plan.ps.memory_bytes == GIB * 3 // 2 and alone.plan.worker.memory_bytes == 0
+    assert alone.floors == ("run dead ran out of memory with 1Gi per PS",)
+    assert alone.note.endswith("; run dead ran out of memory with 1Gi per PS")
+    both = warm_start([dead, run("good")], TAGS, NOW)
+    assert [one.run_id for one in both.runs] == ["good"] and both.plan.worker == plan(2).worker
+    assert both.plan.ps.memory_bytes == GIB * 3 // 2 and both.plan.ps.replicas == 1
+    worker = warm_start([replace(dead, out_of_memory="worker"), dead], TAGS, NOW)
+    assert (worker.plan.worker.memory_bytes, worker.plan.ps.memory_bytes) == (GIB * 3 // 2, GIB * 3 // 2)
+
+
+def test_prior_windows_come_from_the_newest_runs_in_equal_parts():
+    long = run("long", 10.0, observations=tuple(
+        Observation(plan(2), 80_000.0, 0.018, 0.004, 1024, float(i), 3.0, 200) for i in range(500)
+    ))  # fmt: skip
+    found = prior_observations([long, run("b", 20.0), run("c", 30.0), run("empty", 5.0, observations=())])
+    assert 3 <= len(found) <= 40
+    assert found[-1].time_seconds > 400, "the newest run last, from all of its time"
+    assert len(prior_observations([long, run("b", 20.0)], runs=["b"])) == 1
+    assert prior_observations([]) == ()
+
+
+PLANS = st.builds(plan, st.integers(1, 16), st.sampled_from([0.1, 0.55, 1.0]), st.integers(1, 8),
+                  st.sampled_from([0.1, 0.3, 1.0]), st.integers(GIB // 4, 8 * GIB))  # fmt: skip
+
+
+@given(st.lists(st.tuples(PLANS, st.floats(-100, 1e7)), min_size=1, max_size=8))
+def test_what_comes_out_lies_between_what_went_in(past):
+    records = [run(f"r{index}", ended, last) for index, (last, ended) in enumerate(past)]
+    found = warm_start(records, TAGS, NOW)
+    assert found == warm_start(list(reversed(records)), TAGS, NOW), "the order of the records does not matter"
+    assert sum(one.weight for one in found.runs) == pytest.approx(1.0)
+    used = [one.plan for one in found.runs]
+    for role in ("worker", "ps"):
+        roles = [getattr(one, role) for one in used]
+        mine = getattr(found.plan, role)
+        assert min(one.replicas for one in roles) <= mine.replicas <= max(one.replicas for one in roles)
+        assert 0.1 <= mine.cpu <= max(one.cpu for one in roles)
+        assert mine.memory_bytes == max(one.memory_bytes for one in roles)
