@@ -162,7 +162,7 @@ def _cells(record: JobRecord) -> tuple[str, ...]:
         str(changes(record)),
         _plans(record),
         _number(record.figures.get("auc"), ".4f"),
-        ", ".join(run.run_id for run in warm.runs) if warm is not None and warm.runs else "cold",
+        _UNKNOWN if warm is None else ", ".join(run.run_id for run in warm.runs) or "cold",
     )
 
 

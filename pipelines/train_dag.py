@@ -16,10 +16,11 @@ from trimtab.airflow_plugin.operators import TrimtabTrainOperator
 
 @task
 def make_rows(folder: str, count: int | str, seed: int | str) -> str:
-    """Write Criteo-shaped sample rows; returns their path."""
+    """Write Criteo-shaped sample rows, once, to a folder ("": under TRIMTAB_HOME); returns their path."""
+    from trimtab.core.controller.places import home
     from trimtab.core.data.sample import write_sample
 
-    path = Path(folder) / f"sample_{count}_{seed}.parquet"
+    path = (Path(folder) if folder else home() / "cache" / "sample") / f"sample_{count}_{seed}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         write_sample(str(path), int(count), int(seed))
@@ -29,7 +30,7 @@ def make_rows(folder: str, count: int | str, seed: int | str) -> str:
 @dag(
     dag_id="trimtab_train", schedule=None, catchup=False, tags=["trimtab"],
     params={
-        "folder": "/tmp/trimtab-rows", "count": 100_000, "seed": 1, "epochs": 1, "batch_size": 1024,
+        "folder": "", "count": 100_000, "seed": 1, "epochs": 1, "batch_size": 1024,
         "embedding_dim": 16, "max_cpu": None, "max_memory": None,
     },
 )  # fmt: skip
@@ -48,4 +49,7 @@ def train_dag() -> Any:
     )
 
 
-train_dag()
+sample_and_train = train_dag()
+
+if __name__ == "__main__":  # all tasks here and now, without a scheduler
+    sample_and_train.test()

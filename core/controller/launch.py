@@ -15,11 +15,9 @@ from trimtab.core.cluster.base import PodSpec
 from trimtab.core.controller.actions import PodName
 from trimtab.core.controller.places import JobDir
 from trimtab.core.domain.job import JobSpec
-from trimtab.core.domain.plan import Plan
+from trimtab.core.domain.plan import PS_BASE_BYTES, Plan
 from trimtab.core.wire.encode import to_json
 from trimtab.core.wire.messages import PsConfig, WorkerConfig
-
-PS_BASE_BYTES = 160 * 2**20  # interpreter, kernels, buffers of a parameter server: what its table cannot have
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ from trimtab.core.wire.encode import to_json
 from trimtab.core.wire.secrets import new_secret
 
 CHECKPOINT_SECONDS = 60.0
+SETTLE_SECONDS, WINDOW_SECONDS = 2.0, 3.0
 Show = Callable[[Progress], None]
 
 
@@ -77,6 +78,15 @@ class _Prepared:
 
 
 @dataclass(frozen=True)
+class _Cadence:
+    """How often a running job is saved and looked at."""
+
+    checkpoint_seconds: float
+    settle_seconds: float
+    window_seconds: float
+
+
+@dataclass(frozen=True)
 class _Ready:
     """A job whose files are written; its driver only needs to run."""
 
@@ -92,6 +102,8 @@ def train(
     clock: Clock | None = None,
     stop: threading.Event | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    settle_seconds: float = SETTLE_SECONDS,
+    window_seconds: float = WINDOW_SECONDS,
 ) -> JobResult:
     """Train one model and return how it went; a job that failed after its start is a result with its reason.
 
@@ -103,6 +115,7 @@ def train(
         clock: the machine's by default.
         stop: set it (from any thread) to stop the job in order.
         checkpoint_seconds: between periodic checkpoints.
+        settle_seconds, window_seconds: how long a plan runs before it is measured, and for how long it is.
 
     Raises:
         BadInput: something given cannot be used; nothing was started and nothing is left behind.
@@ -126,7 +139,8 @@ def train(
             cpu = time.process_time()
             private = private_dir()
             cleaning.callback(shutil.rmtree, private, ignore_errors=True)
-            ready = _set_up(prepared, private, show, clock, halt, checkpoint_seconds)
+            cadence = _Cadence(checkpoint_seconds, settle_seconds, window_seconds)
+            ready = _set_up(prepared, private, show, clock, halt, cadence)
         except BaseException as error:
             job_dir.abandon()
             if isinstance(error, KeyboardInterrupt):
@@ -185,12 +199,13 @@ def _prepare(
 
 
 def _set_up(
-    job: _Prepared, private: Path, show: Show, clock: Clock, stop: threading.Event, checkpoint_seconds: float
+    job: _Prepared, private: Path, show: Show, clock: Clock, stop: threading.Event, cadence: _Cadence
 ) -> _Ready:
     """Write the job's files."""
     started = clock.now()
     job.job_dir.make_folders()
     (job.job_dir.path / "spec.json").write_bytes(to_json(job.spec))
+    shutil.copyfile(job.dataset / "metadata.json", job.job_dir.path / "metadata.json")  # export outlives the cache
     ref = write_initial(job.job_dir.copies, job.run_id, job.model)
     decision, limits = job.beginning.decision, job.resources.for_pods
     plan = decision.plan
@@ -205,7 +220,8 @@ def _set_up(
         job.run_id, job.batches, job.evaluation_batches, str(job.job_dir.copies), bool(job.model.metrics),
         batch_size=job.spec.batch_size, mode=job.spec.mode, objective=job.spec.objective, prices=job.spec.prices,
         limits=limits, cpu_enforced=not job.resources.not_enforced, prior=job.beginning.prior, began_at=started,
-        checkpoint_seconds=checkpoint_seconds,
+        checkpoint_seconds=cadence.checkpoint_seconds, settle_seconds=cadence.settle_seconds,
+        window_seconds=cadence.window_seconds,
     )  # fmt: skip
     base = JobRecord(
         job.run_id, job.spec.job_name, JobState.RUNNING, job.tags, (), (), (), {}, started_at=clock.wall(),

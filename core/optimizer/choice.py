@@ -28,7 +28,7 @@ class Choice:
     Attributes:
         question, lattice: as asked. throughput: samples per second in the middle. score: by the objective.
         caution: how much less a plan may bring, in logs. switch: seconds of lost training to get there.
-        barred: measured worse, or turning a recent change round.
+        barred: measured worse, turning a recent change round, or without room for the tables when it was tried.
     """
 
     question: Question
@@ -109,6 +109,11 @@ def make_choice(question: Question, fit: Fit) -> Choice:
     barred = np.zeros(len(plans), bool)
     for row in guard.measured_worse(question, fit):
         barred |= same(row.plan, plans.shapes)
+    for one in question.decisions:
+        before = one.before
+        if one.kind == "memory" and before is not None and before.ps.replicas > one.plan.ps.replicas:
+            # So many PSs were asked for and could not take their tables over: not again in this job.
+            barred |= plans.shapes.ps >= before.ps.replicas
     barred |= _turned_round(question, plans)
     return Choice(
         question, plans, throughput, scores(throughput, plans.cost, question.objective), caution,

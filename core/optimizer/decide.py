@@ -148,7 +148,7 @@ class _Deciding:
         question = self.question
         table = format_mebi(max(question.table_bytes, question.table_bytes_at_end))
         reason = f"The table will reach {table}; {words.count(needed, 'PS')} of the present size hold it"
-        index = choice.best(choice.shapes.ps > question.plan.ps.replicas)
+        index = choice.best(choice.allowed() & (choice.shapes.ps > question.plan.ps.replicas))
         if index is None:
             return self._hold(choice, f"{reason}, but the caps do not allow more PSs: raise --max-ps or --max-memory.")
         return self._made(choice, choice.lattice.plan(index), reason + ".", index)

@@ -93,7 +93,7 @@ def _auto(spec: JobSpec, caps: Limits, room: Limits, warm: WarmStart | None) -> 
     memory = _memory(room, w, p)
     plan = _with_floors(Plan(RolePlan(p, ps_cpu, memory[1]), RolePlan(w, worker_cpu, memory[0])), warm, room)
     why = warm.note if warm is not None and warm.note else "no past run to start from"
-    why = why if why.lower().startswith("cold start") else f"cold start, {why}"
+    why = why if why.lower().startswith("cold start") else f"cold start, {why[:1].lower()}{why[1:]}"
     return plan, f"{why[:1].upper()}{why[1:]}: start small with {plan} and grow where it pays"
 
 
@@ -127,14 +127,18 @@ def _fitted(plan: Plan, spec: JobSpec, caps: Limits) -> Plan:
         w -= 1
     while spec.ps is None and p > 1 and _too_many(w, p, most, memory):
         p -= 1
-    worker_cpu, ps_cpu = plan.worker.cpu, plan.ps.cpu
+    # A record may come from a version with other least sizes.
+    worker_cpu, ps_cpu = max(SMALLEST_CPU, plan.worker.cpu), max(SMALLEST_CPU, plan.ps.cpu)
     if w * worker_cpu + p * ps_cpu > most + 1e-9:
         factor = most / (w * worker_cpu + p * ps_cpu)
         worker_cpu, ps_cpu = _twentieths(worker_cpu * factor), _twentieths(ps_cpu * factor)
         if min(worker_cpu, ps_cpu) < SMALLEST_CPU:
             base = cold_plan(caps, most, memory, workers=w, ps=p)
             worker_cpu, ps_cpu = base.worker.cpu, base.ps.cpu
-    return Plan(replace(plan.ps, replicas=p, cpu=ps_cpu), replace(plan.worker, replicas=w, cpu=worker_cpu))
+    return Plan(
+        RolePlan(p, ps_cpu, max(SMALLEST_PS_MEMORY, plan.ps.memory_bytes)),
+        RolePlan(w, worker_cpu, max(SMALLEST_WORKER_MEMORY, plan.worker.memory_bytes)),
+    )
 
 
 def _too_many(w: int, p: int, cpu: float, memory: int) -> bool:

@@ -8,10 +8,12 @@ never its global state, so that a controller may draw in any thread, and nothing
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from trimtab.core.domain.plan import Plan
 from trimtab.core.domain.records import JobRecord, Range
 from trimtab.core.report import measures, sentences
 from trimtab.core.report.data import event_kind, shown_events
@@ -29,6 +31,10 @@ DARK = {"surface": "#161B21", "line": "#2A323B", "hair": "#4A5560", "ink": "#E9E
         "good": "#46C79E", "hot": "#F08A4B", "mem": "#BD95E6"}  # fmt: skip
 _EVENT_MARKS = {"straggler": ("^", "warn"), "hot_ps": ("D", "hot"), "crash": ("x", "bad"), "recovery": ("o", "good"),
                 "memory": ("s", "mem"), "note": (".", "ink-3")}  # fmt: skip
+_LANES: tuple[tuple[str, Callable[[Plan], float]], ...] = (
+    ("Workers", lambda plan: plan.worker.replicas), ("PSs", lambda plan: plan.ps.replicas),
+    ("CPU cores", lambda plan: plan.cpu),
+)  # fmt: skip
 _FONT = "DejaVu Sans"  # comes with matplotlib
 _HUGE = 1e12  # what is larger is a fault in the record, and drawing arithmetic would overflow
 _NEAR = 0.022  # of the width: marks nearer than this take the second row
@@ -72,9 +78,7 @@ def _draw(figure: Any, record: JobRecord, colours: dict[str, str]) -> None:
     _throughput(main, record, colours, length)
     _marks(main, record, colours, length)
     below = [figure.add_subplot(grid[1 + place]) for place in range(lanes)]
-    values = (("Workers", lambda plan: float(plan.worker.replicas)), ("PSs", lambda plan: float(plan.ps.replicas)),
-              ("CPU cores", lambda plan: plan.cpu))  # fmt: skip
-    for axes, (name, value) in zip(below, values, strict=False):
+    for axes, (name, value) in zip(below, _LANES, strict=False):
         _lane(axes, name, [(one.start, _lane_height(value(one.change.plan))) for one in spans], colours, length)
     for axes in (main, *below):
         axes.set_xlim(0, length)
@@ -156,9 +160,7 @@ def _marks(axes: Axes, record: JobRecord, colours: dict[str, str], length: float
                   transform=axes.transAxes, clip_on=False, zorder=8, linestyle="none")  # fmt: skip
 
 
-def _lane(
-    axes: Axes, name: str, steps: list[tuple[float, float]], colours: dict[str, str], length: float
-) -> None:
+def _lane(axes: Axes, name: str, steps: list[tuple[float, float]], colours: dict[str, str], length: float) -> None:
     """One quantity of the plan as steps, its value written at each."""
     steps = [(time, value) for time, value in steps if time <= length] or [(0.0, steps[0][1])]
     times = [time for time, _ in steps] + [length]

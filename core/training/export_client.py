@@ -22,7 +22,6 @@ from trimtab.core.domain.job import JobSpec, JobState
 from trimtab.core.errors import BadInput, CorruptCopy, DataError, JobFailed, ModelError, TrimtabError, WireError
 from trimtab.core.training.apart import ending, last_words, run_apart
 from trimtab.core.wire.encode import from_json, read_json, to_json
-from trimtab.core.wire.messages import WorkerConfig
 
 MODEL, SIGNATURE, EXAMPLE = "model.keras", "signature.json", "predict.py"
 FORMAT = 1  # of signature.json
@@ -43,6 +42,13 @@ class Data:
 
     columns: dict[str, Any]
     standard: dict[str, tuple[float, float, float]]
+
+
+@dataclass(frozen=True)
+class _Config:
+    """Of a worker's configuration only where its rows lie: the rest may have changed since the job ran."""
+
+    dataset: str
 
 
 @dataclass(frozen=True)
@@ -196,7 +202,7 @@ def _data_of(job: FinishedJob, cache: Path, say: Callable[[str], None]) -> Data:
     configs = sorted((job.path / "pods").glob("worker*.json"))
     places = [job.path]
     with suppress(OSError, WireError, IndexError):
-        places.append(Path(read_json(WorkerConfig, configs[0]).dataset))
+        places.append(Path(read_json(_Config, configs[0]).dataset))
     for place in places:
         with suppress(OSError, WireError):
             return from_json(Data, (place / METADATA_FILE).read_bytes())

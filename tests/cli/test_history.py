@@ -28,7 +28,7 @@ FIRST = JobRecord(
     "20261130-201758-a1b2c3", "daily", JobState.FINISHED, {"job_name": "daily"},
     (PlanChange(0.0, SMALL, "cold"), PlanChange(10.0, LARGE, "grow")), (), (),
     {"auc": 0.78123, "samples_per_second": 51234.5, "wall_seconds": 3725.0}, started_at=1_790_000_000.0,
-    ended_at=1_790_003_725.0,
+    ended_at=1_790_003_725.0, warm_start=WarmStart(note="no run to start from"),
 )  # fmt: skip
 SECOND = JobRecord(
     "20261201-080000-d4e5f6", "other", JobState.RUNNING, {"job_name": "other"}, (PlanChange(0.0, LARGE, "warm"),), (),
@@ -109,6 +109,11 @@ def test_json_is_one_object_with_every_key(store, capsys):
     assert (first["wall_seconds"], first["changes"], first["auc"]) == (3725.0, 1, 0.78123)
     assert first["last_plan"] == LARGE.as_dict()
     assert (second["wall_seconds"], second["auc"], second["warm_from"]) == (None, None, [FIRST.run_id])
+
+
+def test_a_run_that_looked_for_no_other_is_not_cold(store, capsys):
+    store.record(replace(FIRST, warm_start=None))
+    assert run(capsys, "history")[1].rstrip().endswith("0.7812  –")
 
 
 def test_nothing_yet(store, capsys):

@@ -27,7 +27,7 @@ PROCESSES = 16
 FORKS = """
 import os, sys
 from pathlib import Path
-from mlflow.tracking import MlflowClient
+import mlflow.store.tracking.sqlalchemy_store, mlflow.tracking
 from trimtab.core.history.open import open_history
 from trimtab.core.history.record_file import decode_record
 import dataclasses

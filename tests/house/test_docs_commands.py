@@ -24,6 +24,8 @@ RUN_ELSEWHERE = {
     "make train DATA=path/to/rows.parquet": (".ci/run", 'newcomer "python-${pair%%=*}" "${pair#*=}" DATA="$rows"'),
     "make test": (".ci/run", "TRIMTAB_REQUIRE=$REQUIRE make test"),
     "make lint": ("Makefile", "test: lint"),
+    ".venv/bin/trimtab export RUN --out exported": ("tests/training/test_export_job.py", '"export", str(moved)'),
+    ".venv/bin/airflow db migrate": ("tests/pipelines/test_train_dag.py", '"airflow", "db", "migrate"'),
 }
 TRIMTAB = ".venv/bin/trimtab "
 OWN_MODEL = ".venv/bin/trimtab train --data visits.parquet --columns columns.yaml --model my_models:two_towers"

@@ -28,3 +28,4 @@ def user_code(monkeypatch):
     monkeypatch.chdir(HERE)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    monkeypatch.setenv("TRIMTAB_HISTORY", "none")  # tests about the history say so

@@ -251,6 +251,18 @@ def test_a_table_that_will_not_fit_gets_another_server_at_any_price():
     assert "table" not in roomy.reason
 
 
+def test_servers_that_could_not_take_their_tables_over_are_not_asked_for_again():
+    back = Decision(10.0, "memory", SMALL, "no room.", 2, before=plan(1, 1.0, 2, 0.3), switch_seconds=1.0)
+    seen = windows(SMALL, 0.0235, 100.0)
+    each = GIB - PS_BASE_BYTES
+    asked = question(observations=seen, time_seconds=110.0, table_bytes=each // 2, table_bytes_at_end=each)
+    assert decide(asked).plan.ps.replicas == 2
+    made = decide(replace(asked, decisions=(back,)))
+    assert made.plan.ps.replicas == 1 and "raise" in made.reason
+    free = decide(replace(asked, decisions=(back,), table_bytes=0, table_bytes_at_end=0))
+    assert free.plan.ps.replicas == 1 and all(not one.chosen or one.plan.ps.replicas == 1 for one in free.considered)
+
+
 def test_a_plan_outside_the_caps_is_left_to_its_owner():
     made = decide(question(plan=plan(4, 1.0, 1, 0.3), observations=windows(plan(4, 1.0, 1, 0.3), 0.03, 3.0)))
     assert made.kind == "hold" and "outside the caps" in made.reason

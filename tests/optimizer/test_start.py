@@ -47,6 +47,11 @@ def test_a_cold_job_starts_small_with_room_to_grow():
     assert worker > SMALLEST_WORKER_MEMORY and ps > SMALLEST_PS_MEMORY
 
 
+def test_why_nothing_was_looked_for_is_part_of_the_sentence():
+    made = first_plan(JobSpec("rows"), CAPS, WarmStart(note="No past run was looked for"), True)
+    assert made.reason.startswith("Cold start, no past run was looked for: start small with")
+
+
 def test_wishes_are_the_starting_point_and_tight_caps_shrink_shares():
     asked = first_plan(JobSpec("rows", workers=3, ps=2), CAPS, None, True).plan
     assert (asked.worker.replicas, asked.ps.replicas) == (3, 2) and asked.cpu <= 2

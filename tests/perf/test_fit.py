@@ -44,10 +44,10 @@ def measured(*sets):
 
 def errors(fitted_on, asked, setting=LOCAL):
     """Log of predicted over measured step time for each of `asked`, none of them anchored."""
+    fitted = replace(fit(fitted_on, (), asked[0].plan, 1, 1e6, (), LOCAL), setting=setting)
     found = []
     for one in asked:
-        fitted = replace(fit(fitted_on, (), one.plan, one.batch_size, 1e6, (), LOCAL), setting=setting)
-        predicted = float(fitted.throughput(Shapes.of([one.plan]))[0])
+        predicted = replace(fitted, batch_size=one.batch_size).range(one.plan).middle
         found.append(math.log(one.throughput / predicted))
     return np.array(found)
 
@@ -230,11 +230,11 @@ def test_eighty_percent_ranges_hold_about_that_many_measured_plans():
     held = measured("held")
     for anchor in held[::6]:
         now = replace(anchor, time_seconds=5000.0)
+        fitted = fit([*measured("fit"), now], (), now.plan, 1, 5001.0, (), LOCAL)
         for one in held:
             if one.plan == anchor.plan:
                 continue
-            fitted = fit([*measured("fit"), now], (), now.plan, one.batch_size, 5001.0, (), LOCAL)
-            predicted = fitted.range(one.plan)
+            predicted = replace(fitted, batch_size=one.batch_size).range(one.plan)
             inside.append(predicted.low <= one.throughput <= predicted.high)
             halves.append(math.log(predicted.high / predicted.low) / 2)
     assert 0.75 <= np.mean(inside) <= 0.93

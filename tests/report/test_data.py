@@ -106,7 +106,7 @@ def test_a_long_series_keeps_its_extremes_its_gaps_and_the_ends_of_plans(length,
     values = [v for _, v in points if v is not None]
     assert {max(values), min(values)} <= {v for _, v in found}
     assert (None in [v for _, v in found]) == (None in [v for _, v in points])
-    assert {points[0], points[-1], *points[max(0, cut - 1):cut + 1]} <= set(found)
+    assert {points[0], points[-1], *points[max(0, cut - 1) : cut + 1]} <= set(found)
 
 
 def test_a_long_job_stays_small():

@@ -25,7 +25,7 @@ def share(path, colour):
     from matplotlib.image import imread
 
     found = np.round(imread(path)[:, :, :3] * 255).astype(int)
-    wanted = [int(colour[place:place + 2], 16) for place in (1, 3, 5)]
+    wanted = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
     return float((np.abs(found - wanted).max(axis=2) <= 1).mean())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -276,3 +277,26 @@ def test_a_process_apart_is_ended_at_its_deadline(tmp_path):
     assert run_apart("http.server", Path("0"), tmp_path / "log", 0.5) is None
     assert run_apart("no.such.module", Path("x"), tmp_path / "log", 30) == 1
     assert "No module named" in (tmp_path / "log").read_text()
+
+
+def test_how_the_data_was_read_is_found_also_when_the_cache_is_gone(job, tmp_path):
+    """The job's own page, else its entry in the cache, else the rows themselves."""
+    from trimtab.core.data.prepare import prepare
+
+    find = export_client._data_of
+    assert find(read_job(job), tmp_path, print).columns == {"label": "y"}
+    (job / "metadata.json").unlink()
+    rows = tmp_path / "rows.csv"
+    rows.write_text("y,price,user\n" + "".join(f"{at % 2},{at / 4 - 3},u{at % 5}\n" for at in range(40)))
+    (job / "spec.json").write_bytes(to_json(JobSpec(data=str(rows))))
+    cached = prepare(str(rows), None, tmp_path / "cache")
+    (job / "pods" / "worker-0.json").write_text(json.dumps({"pod": "worker-0", "dataset": str(cached)}))
+    found = find(read_job(job), tmp_path / "other", print)
+    assert [one["name"] for one in found.columns["dense"]] == ["price"] and set(found.standard) == {"price"}
+    assert not (tmp_path / "other").exists()
+    shutil.rmtree(cached)
+    assert find(read_job(job), tmp_path / "other", lambda message: None) == found
+    rows.unlink()
+    shutil.rmtree(tmp_path / "other")
+    with pytest.raises(BadInput, match=r"rows\.csv"):
+        find(read_job(job), tmp_path / "other", lambda message: None)

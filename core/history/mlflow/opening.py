@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,7 @@ def open_client(place: Place, clock: Clock) -> MlflowClient:
         raise HistoryAway(f"MLflow cannot be loaded ({error})") from error
     if place.database is None:
         return MlflowClient(tracking_uri=place.uri, registry_uri=place.uri)
+    import_module("mlflow.store.tracking.sqlalchemy_store")  # takes seconds: not while others wait for the lock
     try:
         place.database.parent.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(place.database.with_name(place.database.name + ".lock"), clock), _quiet():

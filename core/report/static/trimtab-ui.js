@@ -285,7 +285,7 @@
       self.cursor = function (share) { cursor.style.left = share * 100 + '%'; cursor.style.opacity = share == null ? 0 : .9; };
       decisions.forEach(function (x) {
         var h = document.createElement('div');
-        h.className = 'hair' + (quiet(x) ? ' quiet' : '');
+        h.className = 'hair' + (quiet(x) || x.kind === 'start' ? ' quiet' : '');
         h.dataset.n = x.n;
         h.style.left = x.t / T * 100 + '%';
         h.style.top = 2 + ROW / 2 + 'px';
