@@ -17,7 +17,7 @@ from trimtab.core.controller.observing import observe
 from trimtab.core.controller.serving import commit
 from trimtab.core.controller.state import Draft, Phase, Slot, State, Switch
 from trimtab.core.domain.job import Mode, PlanChange
-from trimtab.core.domain.plan import Plan
+from trimtab.core.domain.plan import Plan, within
 from trimtab.core.domain.records import Decision, Observation
 from trimtab.core.optimizer.question import Question
 
@@ -32,7 +32,7 @@ def drive_plan(draft: Draft) -> None:
     seen = observe(draft)
     _watch_switch(draft, seen)
     state = draft.state
-    if state.wish is not None and not state.committing and state.phase is Phase.TRAINING:
+    if state.wish is not None and not state.committing and state.phase is Phase.TRAINING and _may_commit(draft):
         wish = replace(state.wish, number=_next_number(state))
         slim = replace(wish, considered=(), evidence=())  # the document stays small; events and record hold all of it
         draft.state = replace(state, wish=wish)
@@ -70,6 +70,7 @@ def plan_committed(draft: Draft, before: Plan) -> None:
     draft.state = replace(
         state, wish=None, plans=(*state.plans, PlanChange(seconds, plan, wish.reason)),
         decisions=(*state.decisions, wish), switch=Switch(wish.number, draft.now), settled_at=None, marks={},
+        waiting={},
     )  # fmt: skip
     draft.note("plan", f"{wish.action}: {wish.reason}", plan=plan.as_dict(), decision=wish.number)
     _fit_places(draft)
@@ -92,10 +93,10 @@ def _fit_places(draft: Draft) -> None:
             if slot is None:
                 draft.put_slot(Slot(role, index))
             elif not slot.active:
-                draft.put_slot(replace(slot, active=True, in_row=0))
+                draft.put_slot(replace(slot, active=True, in_row=0, total=0))
         for (of, index), slot in tuple(draft.state.slots.items()):
             if of == role and index >= count and slot.active:
-                draft.put_slot(replace(slot, active=False))
+                draft.put_slot(replace(slot, active=False, started=False))
 
 
 def _watch_switch(draft: Draft, seen: Observation | None) -> None:
@@ -104,7 +105,8 @@ def _watch_switch(draft: Draft, seen: Observation | None) -> None:
     if switch is None:
         _give_up_growth(draft)
         return
-    if not switch.settled and state.settled_at is not None:
+    now, pause = draft.now, state.settings.settle_seconds  # workers tell of their waits a moment later
+    if not switch.settled and state.settled_at is not None and now - state.settled_at >= pause:
         took, gap = state.settled_at - switch.began_at, switch.max_gap_seconds
         draft.state = replace(state, switch=replace(switch, settled=True))
         _amend(draft, switch.number, switch_seconds=took, paused_seconds=gap)
@@ -119,16 +121,18 @@ def _give_up_growth(draft: Draft) -> None:
     state = draft.state
     plan = state.document.plan
     errors = [pod.report.move_error for pod in state.servers() if pod.report is not None and pod.report.move_error]
-    if not errors or state.wish is not None or not state.moving or len(state.plans) < 2:
+    if not errors or state.wish is not None or not state.moving:
         return
-    before = state.plans[-2].plan
-    if before.ps.replicas == plan.ps.replicas:
+    before = next((one.plan for one in reversed(state.plans) if one.plan.ps.replicas != plan.ps.replicas), None)
+    if before is None:
         return
     back = Plan(before.ps, plan.worker)
+    if not within(back, state.settings.limits):
+        back = before
     words = f"Back to {before.ps.replicas} PS{'s' if before.ps.replicas > 1 else ''}"
     reason = f"The move can't be made: {errors[0]}"
     draft.state = replace(
-        state, wish=Decision(state.seconds(draft.now), "memory", back, reason, action=words, before=plan)
+        state, wish=Decision(state.seconds(draft.now), "memory", back, reason, action=words, before=plan, barred=True)
     )
 
 
@@ -141,7 +145,7 @@ def _amend(draft: Draft, number: int, **known: float) -> None:
 
 
 def _hold(draft: Draft, decision: Decision) -> None:
-    """Keep a hold unless the same was said a moment ago."""
+    """Keep a hold unless one was written down a moment ago: its numbers change with every window."""
     last = draft.state.decisions[-1] if draft.state.decisions else None
     recent = last is not None and decision.time_seconds - last.time_seconds < SAME_HOLD_SECONDS
     if last is not None and last.kind == "hold" and recent:
@@ -161,6 +165,10 @@ def _keep(draft: Draft, decision: Decision) -> None:
     draft.state = replace(draft.state, decisions=(*draft.state.decisions, kept))
     kind = "advice" if kept.advised else "hold"
     draft.note(kind, f"{kept.action}: {kept.reason}", decision=kept.number)
+
+
+def _may_commit(draft: Draft) -> bool:
+    return draft.now >= draft.state.commit_at
 
 
 def _next_number(state: State) -> int:

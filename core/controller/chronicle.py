@@ -7,7 +7,9 @@ at the end; a store that is away delays nobody. A page or picture that can't be 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from trimtab.core.report.picture import write_picture
 
 log = logging.getLogger(__name__)
 
-MOST_EVENTS = 500
+MOST_EVENTS = 250  # of the first ones, and as many of the last
 UPDATE_SECONDS = 5.0
 FINISH_SECONDS = 30.0  # the longest that a job that has ended waits for its history
 STOPPED_SECONDS = 5.0  # the same when a person waits for it to stop
@@ -52,19 +54,25 @@ class Chronicle:
         self._base, self._job_dir, self._recorder = base, job_dir, recorder
         self._timeline = Timeline()
         self._events: list[JobEvent] = []
+        self._late: deque[JobEvent] = deque(maxlen=MOST_EVENTS)
         self._next_update = 0.0
 
     def event(self, seconds: float, kind: str, text: str) -> None:
         """Something happened."""
-        if len(self._events) < MOST_EVENTS:
-            self._events.append(JobEvent(seconds, kind, text))
+        early = len(self._events) < MOST_EVENTS
+        (self._events if early else self._late).append(JobEvent(seconds, kind, text))
 
     def watch(self, state: State, now: float) -> None:
         """Look at the running job; call it as often as you like."""
         taken = self._timeline.take(state, now)
-        if taken and self._recorder is not None and now >= self._next_update:
-            self._next_update = now + UPDATE_SECONDS
-            self._recorder.update(self.record(state, {}))
+        if not taken or now < self._next_update:
+            return
+        self._next_update = now + UPDATE_SECONDS * (1 + len(self._timeline.samples) // 100)  # a long record costs more
+        record = self.record(state, {})
+        with suppress(OSError):
+            write_record(self._job_dir / FILE, record)
+        if self._recorder is not None:
+            self._recorder.update(record)
 
     def problem(self) -> str:
         """What is wrong with the history at the moment, "" when nothing is known to be."""
@@ -78,8 +86,8 @@ class Chronicle:
         return replace(
             self._base, state=document.state if ended_at is not None else JobState.RUNNING, plans=state.plans,
             observations=state.observations, decisions=state.decisions, figures=progress | known,
-            samples=tuple(self._timeline.samples), events=tuple(self._events), ended_at=ended_at,
-            reason=document.reason,
+            samples=tuple(self._timeline.samples), events=(*self._events, *self._late), ended_at=ended_at,
+            reason=document.reason, out_of_memory=state.out_of_memory,
         )  # fmt: skip
 
     def finish(

@@ -141,11 +141,10 @@ def tenancies_after(state: State, routing: Routing, moved: Sequence[Transfer]) -
     old = state.document.routing
     changed = mask_of(vshard for vshard in range(VSHARDS) if routing.since[vshard] == routing.version)
     alive = {pod.process for pod in state.servers()}
-    known = [one for one in state.tenancies if one.since <= old.version]  # a later one was never stored
-    kept = [replace(one, mask=one.mask & ~changed) for one in known if one.mask & ~changed]
+    kept = [replace(one, mask=one.mask & ~changed) for one in state.tenancies if one.mask & ~changed]
     again = [
         Tenancy(one.mask & changed, routing.version, one.origin)
-        for one in known
+        for one in state.tenancies
         if one.mask & changed and one.origin.process in alive
     ]
     fresh = [

@@ -1,7 +1,8 @@
 """Where a job's files lie.
 
-    job directory   spec.json, state.json, events.jsonl, result.json, model.json, logs/, pods/ (configurations),
-                    checkpoints/ (copies and manifests); stays
+    job directory   spec.json, state.json, events.jsonl, result.json, record.json, report.html, report.png, model.json,
+                    metadata.json (the dataset's), scores.npz, logs/, pods/ (configurations), checkpoints/ (copies and
+                    manifests); stays
     private         sockets and the job's secret; a short path (a socket's may have 107 bytes), readable by its owner
                     only, removed at the end
 

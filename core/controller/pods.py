@@ -13,8 +13,8 @@ from dataclasses import replace
 from trimtab.core.cluster.base import LEAVING_CPU, PodStatus
 from trimtab.core.controller.actions import FinishJob, PodName, SetPods
 from trimtab.core.controller.inputs import PodsSeen
-from trimtab.core.controller.shares import shares
-from trimtab.core.controller.state import Draft, Phase, Pod, Slot, State
+from trimtab.core.controller.shares import has_room, shares
+from trimtab.core.controller.state import Departed, Draft, Phase, Pod, Slot, State
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.plan import Plan
 from trimtab.core.domain.records import Decision
@@ -24,14 +24,22 @@ ORPHANED_EXIT = 3
 _LONGEST_DELAY_SECONDS = 10.0
 
 
-def end_job(draft: Draft, state: JobState, reason: str) -> None:
-    """Finish, stop or fail: from here on nothing is decided any more. The first end counts."""
+def end_job(draft: Draft, state: JobState, reason: str, out_of_memory: str = "") -> None:
+    """Finish, stop or fail: from here on nothing is decided any more. The first end counts.
+
+    Args:
+        draft: the step's. state, reason: how it ended.
+        out_of_memory: the role whose memory was the reason, "" for another one.
+    """
     if not draft.over:
+        draft.state = replace(draft.state, out_of_memory=out_of_memory)
         draft.enter(Phase.OVER, reason or "the job is finished")
         draft.act(FinishJob(state, reason))
 
 
-def lose_pod(draft: Draft, pod: Pod, reason: str, tail: str = "", *, fatal: bool = False) -> None:
+def lose_pod(
+    draft: Draft, pod: Pod, reason: str, tail: str = "", *, fatal: bool = False, gone: bool = False
+) -> None:
     """A pod is gone (or given up): its loans end, what it said is forgotten, its place gets a new pod or ends the job.
 
     Args:
@@ -40,7 +48,10 @@ def lose_pod(draft: Draft, pod: Pod, reason: str, tail: str = "", *, fatal: bool
         reason: what became of it, as a clause ("ended with exit code 137 (signal 9)").
         tail: last lines of its log.
         fatal: no new pod could do better.
+        gone: its process has ended for certain; else it may live on for a while and keeps what it has.
     """
+    if not gone:
+        draft.state = replace(draft.state, departed={**draft.state.departed, pod.name: _kept(draft.state, pod)})
     state = draft.state
     slot = state.slots[pod.slot]
     if not slot.active:
@@ -59,13 +70,11 @@ def lose_pod(draft: Draft, pod: Pod, reason: str, tail: str = "", *, fatal: bool
     said = f"; its log ends with:\n{tail}" if tail else ""
     if fatal:
         end_job(draft, JobState.FAILED, f"{pod.name} {reason}{said}")
-    elif in_row >= settings.failures_in_row and without_place(draft, slot, f"{pod.name} {reason}"):
-        return
-    elif in_row >= settings.failures_in_row:
-        text = f"{pod.name} {reason}, failure {in_row} in a row of this {pod.role} without anything done"
-        end_job(draft, JobState.FAILED, text + said)
     elif slot.total >= settings.failures_total:
         end_job(draft, JobState.FAILED, f"{pod.name} {reason}, failure {slot.total} of this {pod.role}{said}")
+    elif in_row >= settings.failures_in_row and not without_place(draft, slot, f"{pod.name} {reason}"):
+        text = f"{pod.name} {reason}, failure {in_row} in a row of this {pod.role} without anything done"
+        end_job(draft, JobState.FAILED, text + said)
 
 
 def _forget(draft: Draft, pod: Pod) -> int:
@@ -87,7 +96,7 @@ def _forget(draft: Draft, pod: Pod) -> int:
 def see_pods(draft: Draft, seen: PodsSeen) -> None:
     """Compare the cluster's pods with those that should run."""
     shown = {status.name: status for status in seen.pods}
-    alive = {name: cpu for name, cpu in draft.state.departed.items() if name in shown and not shown[name].ended}
+    alive = {name: one for name, one in draft.state.departed.items() if name in shown and not shown[name].ended}
     if alive != draft.state.departed:
         draft.state = replace(draft.state, departed=alive)
     for pod in tuple(draft.state.pods.values()):
@@ -96,10 +105,10 @@ def see_pods(draft: Draft, seen: PodsSeen) -> None:
         status = shown.get(pod.name)
         if status is None:
             if pod.seen:
-                lose_pod(draft, pod, "was removed from the cluster")
+                lose_pod(draft, pod, "was removed from the cluster", gone=True)
         elif status.ended:
             fatal = status.exit_code == REFUSED_EXIT
-            lose_pod(draft, pod, _end_of(status), seen.tails.get(pod.name, ""), fatal=fatal)
+            lose_pod(draft, pod, _end_of(status), seen.tails.get(pod.name, ""), fatal=fatal, gone=True)
         elif not pod.seen:
             draft.put_pod(replace(pod, seen=True))
 
@@ -132,9 +141,10 @@ def want_pods(draft: Draft) -> None:
     taken = {pod.slot for pod in state.pods.values()}
     for key in sorted(state.slots):
         slot = state.slots[key]
-        if slot.active and key not in taken and draft.now >= slot.starts_at:
+        if slot.active and key not in taken and draft.now >= slot.starts_at and _room(draft, slot):
             name = slot.pod_name(term)
             draft.put_pod(Pod(name, key, wanted_at=draft.now))
+            draft.put_slot(replace(slot, started=True))
             draft.note("pod_started", f"{name} should run", pod=name, role=slot.role, generation=slot.generation)
     state = draft.state
     plan, share = state.document.plan, shares(state)
@@ -142,6 +152,20 @@ def want_pods(draft: Draft) -> None:
         PodName(pod.name, pod.role, pod.slot[1], share[pod.name], getattr(plan, pod.role).memory_bytes)
         for pod in sorted(state.pods.values(), key=lambda pod: pod.slot)
     )))  # fmt: skip
+
+
+def _room(draft: Draft, slot: Slot) -> bool:
+    """Whether a pod fits beside those that are there; where it has to wait for one that leaves, that is said once."""
+    state = draft.state
+    leaving = bool(state.departed) or any(not state.slots[pod.slot].active for pod in state.pods.values())
+    if slot.started or not leaving or has_room(state, slot.role):
+        return True  # without anything leaving the plan itself was made to fit
+    if slot.index not in state.waiting.get(slot.role, ()):
+        waiting = {**state.waiting, slot.role: (*state.waiting.get(slot.role, ()), slot.index)}
+        draft.state = replace(state, waiting=waiting)
+        text = f"{slot.role} {slot.index} waits: the memory cap has no room until a pod that leaves is gone"
+        draft.note("waiting_for_memory", text, role=slot.role)
+    return False
 
 
 def _let_go(draft: Draft) -> None:
@@ -153,8 +177,16 @@ def _let_go(draft: Draft) -> None:
             continue
         _forget(draft, pod)
         draft.put_slot(replace(slot, generation=slot.generation + 1))
-        draft.state = replace(draft.state, departed={**draft.state.departed, pod.name: LEAVING_CPU})
+        draft.state = replace(draft.state, departed={**draft.state.departed, pod.name: _kept(draft.state, pod)})
         draft.note("pod_left", f"{pod.name} has nothing left to do and leaves", pod=pod.name, role=pod.role)
+
+
+def _kept(state: State, pod: Pod) -> Departed:
+    """What a pod that is to end keeps until it has."""
+    plan = state.document.plan
+    if not state.slots[pod.slot].active and len(state.plans) > 1:
+        plan = state.plans[-2].plan
+    return Departed(LEAVING_CPU, getattr(plan, pod.role).memory_bytes)
 
 
 def _has_nothing(state: State, pod: Pod) -> bool:
@@ -175,7 +207,7 @@ def without_place(draft: Draft, slot: Slot, why: str) -> bool:
     plan = state.document.plan
     role = getattr(plan, slot.role)
     others = any(pod.role == slot.role and pod.worked and pod.slot[1] != slot.index for pod in state.pods.values())
-    if slot.index == 0 or not others:
+    if slot.index == 0 or not others or state.phase is not Phase.TRAINING:
         return False
     if state.wish is not None:
         return True  # another plan is on its way
@@ -186,7 +218,7 @@ def without_place(draft: Draft, slot: Slot, why: str) -> bool:
     word = "PS" if slot.role == "ps" else "worker"
     draft.state = replace(state, wish=Decision(
         state.seconds(draft.now), "shrink", new, f"{why}, again and again: go on without it.",
-        action=f"Take 1 {word} back: {role.replicas} → {role.replicas - 1}", before=plan,
+        action=f"Take 1 {word} back: {role.replicas} → {role.replicas - 1}", before=plan, barred=True,
     ))  # fmt: skip
     return True
 

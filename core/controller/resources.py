@@ -107,6 +107,8 @@ class Memory:
                 note = f"{warm.note.rstrip('. ')}; {past.problem}" if warm.runs else f"Cold start: {past.problem}"
                 warm = replace(warm, note=note)
             prior = prior_observations(past.records, [run.run_id for run in warm.runs])
+            if spec.mode is not Mode.AUTO:  # the plan is the caller's: past runs only say what memory is needed
+                warm = replace(warm, runs=(), predicted=None, note=f"Mode {spec.mode}: past plans are not followed")
         decision = first_plan(spec, resources.caps, warm, not resources.not_enforced)
         if resources.not_enforced and spec.mode is not Mode.FIXED:
             why = resources.not_enforced.rstrip(". ")

@@ -140,7 +140,7 @@ def train(
             private = private_dir()
             cleaning.callback(shutil.rmtree, private, ignore_errors=True)
             cadence = _Cadence(checkpoint_seconds, settle_seconds, window_seconds)
-            ready = _set_up(prepared, private, show, clock, halt, cadence)
+            ready = _set_up(prepared, private, show, clock, halt, cadence, began)
         except BaseException as error:
             job_dir.abandon()
             if isinstance(error, KeyboardInterrupt):
@@ -199,15 +199,22 @@ def _prepare(
 
 
 def _set_up(
-    job: _Prepared, private: Path, show: Show, clock: Clock, stop: threading.Event, cadence: _Cadence
+    job: _Prepared,
+    private: Path,
+    show: Show,
+    clock: Clock,
+    stop: threading.Event,
+    cadence: _Cadence,
+    began: float,
 ) -> _Ready:
-    """Write the job's files."""
+    """Write the job's files. The job's time runs from the call's start, so what it took to get here can be seen."""
     started = clock.now()
     job.job_dir.make_folders()
     (job.job_dir.path / "spec.json").write_bytes(to_json(job.spec))
     shutil.copyfile(job.dataset / "metadata.json", job.job_dir.path / "metadata.json")  # export outlives the cache
     ref = write_initial(job.job_dir.copies, job.run_id, job.model)
-    decision, limits = job.beginning.decision, job.resources.for_pods
+    decision = replace(job.beginning.decision, time_seconds=started - began)
+    limits = job.resources.for_pods
     plan = decision.plan
     store = FileStore(job.job_dir.path / "state.json")
     document = take_term(store, Document(job.run_id, job.spec, plan, ref, decisions=(decision,)))
@@ -219,17 +226,18 @@ def _set_up(
     settings = Settings(
         job.run_id, job.batches, job.evaluation_batches, str(job.job_dir.copies), bool(job.model.metrics),
         batch_size=job.spec.batch_size, mode=job.spec.mode, objective=job.spec.objective, prices=job.spec.prices,
-        limits=limits, cpu_enforced=not job.resources.not_enforced, prior=job.beginning.prior, began_at=started,
+        limits=limits, cpu_enforced=not job.resources.not_enforced, prior=job.beginning.prior, began_at=began,
         checkpoint_seconds=cadence.checkpoint_seconds, settle_seconds=cadence.settle_seconds,
         window_seconds=cadence.window_seconds,
     )  # fmt: skip
+    wall = clock.wall() - (started - began)
     base = JobRecord(
-        job.run_id, job.spec.job_name, JobState.RUNNING, job.tags, (), (), (), {}, started_at=clock.wall(),
+        job.run_id, job.spec.job_name, JobState.RUNNING, job.tags, (), (), (), {}, started_at=wall,
         objective=str(job.spec.objective), limits=job.resources.caps, prices=job.spec.prices,
         warm_start=job.beginning.warm, job_dir=str(job.job_dir.path),
     )  # fmt: skip
     chronicle = Chronicle(base, job.job_dir.path, job.recorder)
-    events = EventLog(job.job_dir.path / "events.jsonl", clock, started, chronicle.event)
+    events = EventLog(job.job_dir.path / "events.jsonl", clock, began, chronicle.event)
     cluster = LocalCluster(job.job_dir.path, clock, cap_cpu=job.resources.caps.cpu)
     ports = Ports(
         cluster=cluster, store=store, clock=clock, pod_spec=launcher.pod_spec,
@@ -274,11 +282,11 @@ def _run(job: _Prepared, ready: _Ready, clock: Clock, began: float, cpu: float) 
         raise interrupted from None
     except OSError as error:
         with suppress(OSError):
-            keep(report())
+            remember(report(), STOPPED_SECONDS)
         raise JobFailed(f"{job.job_dir.path}: {_one_line(error)}; make room or choose another --job-dir") from error
     except Exception:
         with suppress(OSError):
-            keep(report())
+            remember(report(), STOPPED_SECONDS)
         raise
     finally:
         with suppress(OSError):

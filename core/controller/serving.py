@@ -41,7 +41,7 @@ def hear_ps(draft: Draft, said: PsSaid) -> None:
         return
     if report.error:
         draft.put_pod(replace(pod, report=report))
-        end_job(draft, JobState.FAILED, f"{pod.name}: {report.error}")
+        end_job(draft, JobState.FAILED, f"{pod.name}: {report.error}", "ps" if report.full else "")
         return
     if pod.report is not None and report.sequence <= pod.report.sequence:
         return
@@ -78,7 +78,7 @@ def reroute(draft: Draft) -> None:
     if not owners:
         return
     new = next_routing(routing, up, owners)
-    draft.state = replace(state, tenancies=tenancies_after(state, new, moved), staged_at=None)
+    draft.state = replace(state, coming=tenancies_after(state, new, moved), staged_at=None)
     draft.note("routing", f"routing {new.version}: {what}", version=new.version)
     commit(draft, CommitDocument(replace(state.document, routing=new)))
 
@@ -114,7 +114,8 @@ def commit(draft: Draft, action: CommitDocument) -> None:
 
 def committed(draft: Draft, result: CommitResult) -> None:
     """Take in how a swap ended."""
-    draft.state = state = replace(draft.state, committing=False)
+    coming = draft.state.coming
+    draft.state = state = replace(draft.state, committing=False, coming=())
     if result.document is None:
         if result.stale:
             end_job(draft, JobState.FAILED, "another controller has taken this job over")
@@ -122,11 +123,11 @@ def committed(draft: Draft, result: CommitResult) -> None:
             _not_stored(draft, result.error)
         return
     manifest = result.manifest if result.manifest is not None else state.manifest
-    ledger = state.ledger
+    ledger, tenancies = state.ledger, state.tenancies
     if result.document.routing.version != state.document.routing.version:
-        ledger = ledger.routed(result.document.routing)
+        ledger, tenancies = ledger.routed(result.document.routing), coming
     draft.state = replace(
-        state, document=result.document, manifest=manifest, ledger=ledger, committing=False,
+        state, document=result.document, manifest=manifest, ledger=ledger, tenancies=tenancies,
         failed_commits=0, commit_at=0.0,
     )  # fmt: skip
     _note_service(draft)

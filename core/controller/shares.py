@@ -1,7 +1,8 @@
-"""Cores for each pod at this moment, so that their sum never exceeds the cap, whatever comes and goes.
+"""Cores and memory for each pod at this moment, so that their sums never exceed the caps, whatever comes and goes.
 
 A change of plan overlaps: what leaves is still there when what comes begins. So shares are computed for the pods that
-exist, not for the plan alone, and all give a little while there is one too many.
+exist, not for the plan alone, and all give a little while there is one too many. Memory can't be given a little: where
+there is no room for what comes beside what leaves, it waits.
 """
 
 from __future__ import annotations
@@ -21,9 +22,27 @@ def shares(state: State) -> Mapping[str, float]:
         for pod in state.pods.values()
     }  # fmt: skip
     cap = state.settings.limits.cpu
-    free = (math.inf if cap is None else cap) - sum(state.departed.values())
+    free = (math.inf if cap is None else cap) - sum(one.cpu for one in state.departed.values())
     total = sum(wanted.values())
     if total <= free + 1e-9:
         return wanted
     factor = max(0.0, free) / total
     return {name: math.floor(cpu * factor * 1000) / 1000 for name, cpu in wanted.items()}
+
+
+def memory_in_use(state: State) -> int:
+    """Bytes of all that is there or has its place: pods, places whose pod is to come again, and departing pods."""
+    plan, before = state.document.plan, state.plans[-2].plan if len(state.plans) > 1 else state.document.plan
+    there = {pod.slot for pod in state.pods.values()}
+    total = sum(one.memory_bytes for one in state.departed.values())
+    for key, slot in state.slots.items():
+        if key in there or (slot.active and slot.started):
+            total += int(getattr(plan if slot.active else before, slot.role).memory_bytes)
+    return total
+
+
+def has_room(state: State, role: str) -> bool:
+    """Whether one more pod of `role` fits into the memory cap beside all that are there."""
+    cap = state.settings.limits.memory_bytes
+    wanted: int = getattr(state.document.plan, role).memory_bytes
+    return cap is None or memory_in_use(state) + wanted <= cap

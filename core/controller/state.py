@@ -94,6 +94,7 @@ class Slot:
         generation: of the present or next pod, from 1. starts_at: the next pod is not wanted before.
         in_row, total: failures of its pods, without getting anything done and in all.
         active: the plan has it. An inactive place's pod finishes what it has and leaves.
+        started: it has had a pod since the plan has it, so its memory is its own also while it waits for a new one.
     """
 
     role: str
@@ -103,6 +104,7 @@ class Slot:
     in_row: int = 0
     total: int = 0
     active: bool = True
+    started: bool = False
 
     def pod_name(self, term: int) -> str:
         """Unique for ever: role, place, controller term, generation."""
@@ -155,6 +157,14 @@ class CopyRound:
     id: int
     began_at: float
     results: Mapping[str, CopiesWritten] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Departed:
+    """What a pod that was told to end keeps until it has: cores and bytes."""
+
+    cpu: float
+    memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -214,9 +224,12 @@ class State:
         resends: dropped pushes of PSs that have gone.
         served_at: since when everything is served without a break, None while it is not.
         metric_tries: how often the compiled metrics were asked for.
+        out_of_memory: the role whose memory ended the job, "" otherwise.
         cpu_gone: CPU seconds of pods that are gone, as last reported.
-        departed: pods that were told to end and are still there, with the cores they keep.
-        tenancies: moves whose new owner does not serve yet. moving: vshards should move. staged_at: since when all of
+        departed: pods that were told to end and are still there, with what they keep.
+        waiting: places (by role) that wait for the memory of pods that leave.
+        tenancies: moves whose new owner does not serve yet. coming: those of a routing on its way to the store.
+        moving: vshards should move. staged_at: since when all of
             these are prepared.
         plans: every plan in force so far. decisions: all of them. observations: settled windows.
         wish: a decision that is to be committed. considering: a question is being answered.
@@ -246,9 +259,12 @@ class State:
     max_gap_seconds: float = 0.0
     resends: int = 0
     metric_tries: int = 0
+    out_of_memory: str = ""
     cpu_gone: float = 0.0
-    departed: Mapping[str, float] = field(default_factory=dict)
+    departed: Mapping[str, Departed] = field(default_factory=dict)
+    waiting: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tenancies: tuple[Tenancy, ...] = ()
+    coming: tuple[Tenancy, ...] = ()
     moving: bool = False
     staged_at: float | None = None
     plans: tuple[PlanChange, ...] = ()
@@ -333,9 +349,10 @@ def first_state(settings: Settings, document: Document, manifest: Manifest) -> S
     evaluation = EvaluationLedger(settings.evaluation_batches)
     # Ids of another term must never be taken for ours, nor ours for theirs.
     first_id = document.term * 1_000_000_000 + 1
-    reason = document.decisions[-1].reason if document.decisions else ""
+    first = document.decisions[-1] if document.decisions else None
+    at = first.time_seconds if first is not None else 0.0
     return State(
         settings, document, manifest, ledger, evaluation, slots, next_id=first_id,
-        plans=(PlanChange(0.0, plan, reason),), decisions=document.decisions,
-        switch=Switch(document.decisions[-1].number, settings.began_at) if document.decisions else None,
+        plans=(PlanChange(at, plan, first.reason if first is not None else ""),), decisions=document.decisions,
+        switch=Switch(first.number, settings.began_at + at) if first is not None else None,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Protocol
 from trimtab.core.controller.document import Document, check_swap, decode_document, encode_document
 from trimtab.core.errors import JobFailed, StaleState
 
-_TRIES = 10
+_TRIES = 50
 
 
 class StateStore(Protocol):

@@ -7,6 +7,7 @@ many, every other one goes and the next ones come half as often.
 from __future__ import annotations
 
 from trimtab.core.controller.state import Phase, State
+from trimtab.core.domain.plan import Plan
 from trimtab.core.domain.records import Decision, PodSample, Sample
 
 SAMPLE_SECONDS = 2.0
@@ -38,13 +39,11 @@ class Timeline:
         self._last = (now, rows)
         pods = tuple(self._pod(name, state) for name in sorted(state.pods))
         table_bytes = sum(pod.report.table_bytes for pod in state.servers() if pod.report is not None)
-        training = state.phase is Phase.TRAINING
-        self.samples.append(
-            Sample(
-                round(state.seconds(now), 3), throughput, predicted_now(state.decisions) if training else None, pods,
-                len(state.ledger.applied), table_bytes,
-            )
-        )  # fmt: skip
+        predicted = None
+        if state.phase is Phase.TRAINING:
+            predicted = predicted_now(state.decisions, state.document.plan)
+        done = len(state.ledger.applied)
+        self.samples.append(Sample(round(state.seconds(now), 3), throughput, predicted, pods, done, table_bytes))
         if len(self.samples) > MOST_SAMPLES:
             del self.samples[1::2]
             self._pause *= 2
@@ -63,9 +62,9 @@ class Timeline:
         return PodSample(f"{pod.role}-{pod.slot[1]}", pod.role, cpu, pod.rss_bytes)
 
 
-def predicted_now(decisions: tuple[Decision, ...]) -> float | None:
-    """What was predicted for the plan in force, by the last decision that is about it."""
+def predicted_now(decisions: tuple[Decision, ...], plan: Plan) -> float | None:
+    """What was predicted for the plan in force, by the last decision that is about it; None if that said nothing."""
     for decision in reversed(decisions):
-        if not decision.advised and decision.predicted is not None:
-            return decision.predicted.middle
+        if not decision.advised and decision.plan == plan:
+            return decision.predicted.middle if decision.predicted is not None else None
     return None

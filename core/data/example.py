@@ -189,7 +189,7 @@ def scan(data: Bytes, starts: Int64s, ends: Int64s, blame: Int64s | None = None)
 
 def varints(data: Bytes, at: Int64s) -> tuple[UInt64s, Int64s]:
     """The varint at each place and the place after it; far beyond the data if it does not end within ten bytes."""
-    byte = data[at]
+    byte = data[np.minimum(at, len(data) - 1)]  # a place beyond the data follows a varint that never ended
     value = byte.astype(np.uint64)
     after = at + 1
     more = np.flatnonzero(byte > 127)

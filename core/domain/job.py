@@ -138,8 +138,10 @@ class JobSpec:
         if not _number(self.orphan_grace_seconds, above=0):
             raise BadInput("orphan_grace_seconds", self.orphan_grace_seconds, "give seconds above 0")
         prices = self.prices
-        if not isinstance(prices, Prices) or not all(map(_number, (prices.core_hour, prices.gib_hour))):
-            raise BadInput("prices", prices, "give Prices(core_hour, gib_hour) with finite numbers")
+        if not isinstance(prices, Prices) or not all(
+            _number(price, above=0) for price in (prices.core_hour, prices.gib_hour)
+        ):
+            raise BadInput("prices", prices, "give Prices(core_hour, gib_hour) with finite numbers above 0")
 
     def _check_caps(self) -> None:
         limits = self.limits

@@ -6,6 +6,7 @@ history remembers it. It is immutable, comparable and has one dictionary form, t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from trimtab.core.domain.quantities import format_cpu, format_memory
@@ -78,6 +79,16 @@ class Limits:
     memory_bytes: int | None = None
     workers: int | None = None
     ps: int | None = None
+
+
+def within(plan: Plan, limits: Limits) -> bool:
+    """Whether a plan keeps every cap that is given."""
+    return (
+        plan.cpu <= (limits.cpu if limits.cpu is not None else math.inf) + 1e-9
+        and plan.memory_bytes <= (limits.memory_bytes if limits.memory_bytes is not None else math.inf)
+        and plan.worker.replicas <= (limits.workers if limits.workers is not None else math.inf)
+        and plan.ps.replicas <= (limits.ps if limits.ps is not None else math.inf)
+    )
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,7 @@ class Decision:
         considered: at most five plans, the chosen and the present one among them.
         predicted: throughput of `plan`; present: predicted (anchored) throughput of `before`.
         held: names of coefficients that the data could not identify and that were held at a prior.
+        barred: the plan before it could not be carried out; so many pods of the role are not asked for again.
         probe: it was made to learn, not because a gain was predicted.
         switch_seconds: from the decision to the new plan in full force; paused_seconds: the longest that a worker
             waited between two steps meanwhile. measured: throughput afterwards, first settled window. All three are
@@ -130,6 +131,7 @@ class Decision:
     present: Range | None = None
     held: tuple[str, ...] = ()
     probe: bool = False
+    barred: bool = False
     switch_seconds: float | None = None
     paused_seconds: float | None = None
     measured: float | None = None

@@ -22,7 +22,6 @@ from trimtab.core.history.base import History
 log = logging.getLogger(__name__)
 
 SHORTEST_PAUSE_SECONDS = 5.0  # between two deliveries while the job runs
-LONGEST_PAUSE_SECONDS = 30.0
 _SHARE_OF_TIME = 20.0  # pause as many times as long as the delivery took
 _PAUSE_AFTER_FAILURE_SECONDS = 15.0
 _LAST_TRY_PAUSE_SECONDS = 1.0
@@ -157,7 +156,7 @@ class Recorder:
         if last:
             self._clock.wait(self._left, _LAST_TRY_PAUSE_SECONDS)
             return
-        pause = min(LONGEST_PAUSE_SECONDS, max(SHORTEST_PAUSE_SECONDS, _SHARE_OF_TIME * spent_seconds))
+        pause = max(SHORTEST_PAUSE_SECONDS, _SHARE_OF_TIME * spent_seconds)
         self._clock.wait(self._hurry, pause if taken else _PAUSE_AFTER_FAILURE_SECONDS)
 
     def _deliver(self, record: JobRecord, last: bool) -> bool:

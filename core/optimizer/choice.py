@@ -111,9 +111,15 @@ def make_choice(question: Question, fit: Fit) -> Choice:
         barred |= same(row.plan, plans.shapes)
     for one in question.decisions:
         before = one.before
-        if one.kind == "memory" and before is not None and before.ps.replicas > one.plan.ps.replicas:
-            # So many PSs were asked for and could not take their tables over: not again in this job.
+        if not one.barred or before is None:
+            continue
+        # So many pods were asked for and could not be had: not again in this job.
+        if before.ps.replicas > one.plan.ps.replicas:
             barred |= plans.shapes.ps >= before.ps.replicas
+        if before.ps.replicas < one.plan.ps.replicas:  # so few could not hold the table
+            barred |= plans.shapes.ps <= before.ps.replicas
+        if before.worker.replicas > one.plan.worker.replicas:
+            barred |= plans.shapes.workers >= before.worker.replicas
     barred |= _turned_round(question, plans)
     return Choice(
         question, plans, throughput, scores(throughput, plans.cost, question.objective), caution,

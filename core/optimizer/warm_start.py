@@ -1,10 +1,11 @@
 """The plan that similar past runs speak for.
 
 Runs of another model, other columns or another batch size say nothing, whatever else is alike, so those tags must be
-equal. Among the rest a run counts the more, the more it is alike and the newer it is. Newer runs weigh more than older
-ones from the first pair on: the plain recursion A = mu new + (1 - mu) A gives the oldest run the largest weight of
-all, so its weights are used normalised here. A run that failed says nothing about a good plan; one that ran out of
-memory says what was too little.
+equal. Runs of the job's own family (its name), and of the very same built model, are taken before others: where there
+are any, others say nothing. Among the rest a run counts the more, the more it is alike and the newer it is. Newer runs
+weigh more than older ones from the first pair on: the plain recursion A = mu new + (1 - mu) A gives the oldest run the
+largest weight of all, so its weights are used normalised here. A run that failed says nothing about a good plan; one
+that ran out of memory says what was too little.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from trimtab.core.domain.quantities import format_memory
 from trimtab.core.domain.records import JobRecord, Observation, PastRun, Range, WarmStart
 
 HARD_TAGS = ("model", "columns", "batch_size")  # must be equal
+FIRST_TAGS = ("job_name", "model_fingerprint")  # where runs with equal ones are there, others say nothing
 MOST_RUNS = 5
 SMOOTHING = 0.35  # mu: by how much each newer run takes over
 OUT_OF_MEMORY_FACTOR = 1.5  # what ran out of memory gets so much of it the next time
@@ -41,6 +43,9 @@ def warm_start(past: Sequence[JobRecord], tags: Mapping[str, str], now: float) -
         per pod is a floor, nothing else of it counts.
     """
     alike = [job for job in past if all(job.tags.get(name) == tags.get(name) for name in HARD_TAGS)]
+    for name in FIRST_TAGS:
+        own = [job for job in alike if job.tags.get(name) == tags.get(name) and final_plan(job) is not None]
+        alike = [job for job in alike if job in own or final_plan(job) is None] if own else alike
     short, floors = _floors(alike)
     ranked: list[tuple[float, JobRecord, Plan]] = []
     for job in alike:

@@ -19,7 +19,7 @@ from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.errors import WireError
 from trimtab.core.ps.holdings import Holdings
 from trimtab.core.ps.rows import Floats
-from trimtab.core.ps.table import Found
+from trimtab.core.ps.table import Found, TableFull
 from trimtab.core.ps.watch import members
 from trimtab.core.wire import frames
 from trimtab.core.wire.encode import from_json, to_json
@@ -42,7 +42,9 @@ log = logging.getLogger(__name__)
 
 Dial = Callable[[str, str], DataConnection]  # address and process of a parameter server
 
+RESERVE = 0.1  # of a table's memory: kept for new rows while others' rows are kept aside
 _PIECE = 4  # vshards copied whole by one request: the lock is held for one of them at a time
+_REFRESH_EVERY = 16  # pieces
 _TRIES = 3  # a copy whose sums differ is made whole so often before it is a fault
 
 
@@ -64,6 +66,7 @@ class Incoming:
         self._sums = np.zeros(VSHARDS, np.uint64)
         self._refreshed: dict[tuple[str, int], int] = {}
         self._connections: dict[str, DataConnection] = {}
+        self._staged_pieces = 0
 
     def staged(self) -> tuple[Staged, ...]:
         """What is kept aside and has been refreshed at least once, by origin."""
@@ -87,6 +90,9 @@ class Incoming:
         lacking = [vshard for vshard in from_bitmap(order.vshards) if self._lacks(vshard, order.origin)]
         if lacking:
             self._stage(lacking[:_PIECE], order.origin)
+            self._staged_pieces += 1
+            if self._staged_pieces % _REFRESH_EVERY == 0:  # the origin's list of changes stays short
+                self._refresh(order)
             return True
         self._refresh(order)
         return False
@@ -119,9 +125,11 @@ class Incoming:
     def _stage(self, vshards: list[int], origin: Origin) -> None:
         reply, found, rows = self._ask(origin, MoveRequest(to_bitmap(vshards), origin.since))
         covered = from_bitmap(reply.vshards)
+        self._refreshed.pop((origin.process, origin.since), None)
         with self._exchange.lock:
             for vshard in covered:
                 self._forget(vshard)
+            self._keep_reserve(rows)
             self._put(found, rows)
         for vshard in covered:
             self._aside[vshard] = _Aside(origin)
@@ -134,12 +142,19 @@ class Incoming:
             return
         origin = order.origin
         asked = to_bitmap(vshards)
-        reply, found, rows = self._ask(origin, MoveRequest(asked, origin.since, changes=True))
+        try:
+            reply, found, rows = self._ask(origin, MoveRequest(asked, origin.since, changes=True))
+        except (OSError, WireError):  # the origin may have given its list of changes to nobody
+            with self._exchange.lock:
+                for vshard in vshards:
+                    self._forget(vshard)
+            raise
         with self._exchange.lock:
             self._put(found, rows)
             for vshard in set(vshards) - set(from_bitmap(reply.vshards)):  # the origin has lost track of these
                 self._forget(vshard)
-        self._refreshed[origin.process, origin.since] = len(found.keys)
+        if len(vshards) == len(from_bitmap(order.vshards)):
+            self._refreshed[origin.process, origin.since] = len(found.keys)
 
     # ---- taking over
 
@@ -151,7 +166,11 @@ class Incoming:
         Raises:
             OSError, WireError: the origin does not answer; nothing is served that is not complete.
         """
-        wanted = [vshard for vshard in from_bitmap(order.vshards) if self._holdings.wanted[vshard] == order.since]
+        holdings = self._holdings
+        wanted = [
+            vshard for vshard in from_bitmap(order.vshards)
+            if holdings.wanted[vshard] == order.since > holdings.since[vshard]  # an order comes again when part is done
+        ]  # fmt: skip
         prepared = [v for v in wanted if v in self._aside and self._aside[v].origin.process == origin.process]
         done = 0
         if prepared:
@@ -206,6 +225,16 @@ class Incoming:
         fresh = self._table.find(found.keys, np.diff(found.ends, prepend=0).astype(np.uint32))
         self._table.add_sums(fresh, self._sums, negative=True)
         self._table.add_sums(self._table.write(fresh, rows), self._sums)
+
+    def _keep_reserve(self, rows: list[Floats]) -> None:
+        """Refuse what would leave training's own new rows without room; the lock is held."""
+        table = self._table
+        need = table.bytes_used + sum(part.nbytes for part in rows)
+        if need > table.memory_bytes * (1 - RESERVE):
+            raise TableFull(
+                f"table of {table.bytes_used} bytes has no room to take more over within its limit of "
+                f"{table.memory_bytes}: give the parameter servers more memory, or more of them"
+            )
 
     def _forget(self, vshard: int) -> None:
         """Nothing of `vshard` is here any more; the lock is held."""

@@ -70,6 +70,11 @@ class SegmentedIndex:
         """Bytes of the arena that have been handed out."""
         return self._end * _SLOT_BYTES
 
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of the segments that vshards have now."""
+        return int((self.mask + (self.mask > 0)).sum()) * _SLOT_BYTES
+
     def find(self, keys: Int64s, ends: Int64s, places: Int64s) -> int:
         """Fill `places` (-1 where absent); returns how many are absent."""
         return int(kernels.find(keys, ends, self.salts, self.base, self.mask, self.slots, places))

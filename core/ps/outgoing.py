@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.core.domain.model_spec import VSHARDS
+from trimtab.core.errors import WireError
 from trimtab.core.ps.holdings import Holdings
 from trimtab.core.ps.rows import Floats
 from trimtab.core.ps.table import Found
+from trimtab.core.ps.watch import Changes
 from trimtab.core.wire import frames
 from trimtab.core.wire.encode import from_json, to_json
 from trimtab.core.wire.frames import ReplyHeader
@@ -49,6 +51,7 @@ class Outgoing:
         covered = 0
         parts: list[tuple[Found, tuple[Floats, ...]]] = []
         sums: list[VshardSum] = []
+        sets: list[Served] = []
         for vshard in from_bitmap(request.vshards):
             with self._exchange.lock:
                 bit = self._holds(vshard, request)
@@ -58,13 +61,13 @@ class Outgoing:
                 total = int(self._exchange.watch.sums[vshard])
                 rows = self._table.whole_rows(found)
                 if request.final:
+                    sets += self._told(bit)  # under the same lock as the rows
                     self._exchange.watch.end(bit)
             covered |= bit
             parts.append((found, rows))
             sums.append(VshardSum(vshard, len(found.keys), total))
         keys, table_rows, counts = _by_table(parts, len(self._table.tables))
-        told = self._sets(covered) if request.final else ()
-        reply = MoveReply(_bits(covered), counts, told, tuple(sums) if request.final else ())
+        reply = MoveReply(_bits(covered), counts, tuple(sets), tuple(sums) if request.final else ())
         return reply, keys, table_rows
 
     def _holds(self, vshard: int, request: MoveRequest) -> int:
@@ -74,51 +77,55 @@ class Outgoing:
         return 1 << vshard if served and self._holdings.since[vshard] == request.since else 0
 
     def _changes(self, request: MoveRequest) -> tuple[MoveReply, npt.NDArray[np.int64], list[Floats]]:
-        """Rows that changed since they were asked for last, of vshards that are watched."""
-        vshards = from_bitmap(request.vshards)
+        """Rows that changed since they were asked for last, of vshards that are watched.
+
+        What the lock is held for is short; when the tenure has ended, nothing of it can change afterwards either.
+        """
         watch = self._exchange.watch
+        sums: list[VshardSum] = []
+        told: tuple[Served, ...] = ()
         with self._exchange.lock:
             covered = 0
-            for vshard in vshards:
+            for vshard in from_bitmap(request.vshards):
                 if watch.mask >> vshard & 1:
                     covered |= self._holds(vshard, request)
-            changes = watch.take(covered)
-            counts = np.diff(changes.ends, prepend=0).astype(np.uint32)
-            found = self._table.find(changes.keys, counts)
-            numbers = from_bitmap(_bits(covered)) if request.final else []
-            sums = tuple(
-                VshardSum(vshard, int(self._table.index.counts[vshard]), int(watch.sums[vshard])) for vshard in numbers
-            )
-            told = self._told(covered) if request.final else ()
+            log = watch.take()
             if request.final:
-                watch.end(covered)  # nothing changes these any more
-        rows = self._read(found)
-        return MoveReply(_bits(covered), tuple(counts.tolist()), told, sums), changes.keys, rows
+                counts = self._table.index.counts
+                sums = [
+                    VshardSum(vshard, int(counts[vshard]), int(watch.sums[vshard]))
+                    for vshard in from_bitmap(_bits(covered))
+                ]
+                told = self._told(covered)
+                watch.end(covered)
+        changes, rest = watch.sorted_out(log, covered)
+        with self._exchange.lock:
+            watch.give_back(rest)
+        rows = self._read(changes)
+        counts_told = tuple(np.diff(changes.ends, prepend=0).tolist())
+        return MoveReply(_bits(covered), counts_told, told, tuple(sums)), changes.keys, rows
 
-    def _read(self, found: Found) -> list[Floats]:
+    def _read(self, changes: Changes) -> list[Floats]:
         """Whole rows by table, the lock held for a slice at a time; what changes meanwhile is in the next list."""
         result: list[Floats] = []
         start = 0
-        for number, end in enumerate(found.ends.tolist()):
+        for number, end in enumerate(changes.ends.tolist()):
             pieces: list[Floats] = []
             for lo in range(start, end, _SLICE):
-                hi = min(end, lo + _SLICE)
-                ends = np.zeros(len(found.ends), np.int64)
-                ends[number:] = hi - lo
-                part = Found(found.keys[lo:hi], ends, found.places[lo:hi].copy(), 0)
+                counts = np.zeros(len(changes.ends), np.uint32)
+                counts[number] = min(end, lo + _SLICE) - lo
                 with self._exchange.lock:
+                    part = self._table.find(changes.keys[lo : lo + int(counts[number])], counts)
+                    if part.absent:
+                        raise WireError("rows that changed are gone: their vshard was dropped meanwhile")
                     pieces.append(self._table.whole_rows(part)[number])
             width = self._table.width(number)
             result.append(np.concatenate(pieces) if pieces else np.empty((0, width), np.float32))
             start = end
         return result
 
-    def _sets(self, covered: int) -> tuple[Served, ...]:
-        with self._exchange.lock:
-            return self._told(covered)
-
     def _told(self, covered: int) -> tuple[Served, ...]:
-        """The sets of `covered`, by class; the tenure in it is of no interest to the receiver."""
+        """The sets of `covered`, by class; the tenure in it is of no interest to the receiver. The lock is held."""
         return tuple(
             Served(_bits(one.members & covered), 0, one.applied.intervals, one.skipped.intervals)
             for one in self._exchange.sets.classes()

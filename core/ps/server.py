@@ -85,6 +85,7 @@ class ParameterServer:
         self._tidy = False
         self._missing: dict[int, tuple[int, Origin | None]] = {}
         self._error = self._move_error = ""
+        self._full = False
         self._me = psutil.Process()
         threading.Thread(target=self._work_off, name="orders", daemon=True).start()
 
@@ -117,6 +118,8 @@ class ParameterServer:
                     self._accept_drop(drop)
                 self._prepare, self._to_prepare = request.prepare, list(request.prepare)
                 self._tidy = not request.prepare and self._incoming.holds_any()
+                if not request.prepare:
+                    self._move_error = ""
                 self._arrived.notify()
             if request.stop:
                 self.stopping.set()
@@ -170,10 +173,17 @@ class ParameterServer:
                 wanted, self._tidy = self._prepare, False
             if order is not None:
                 self._carry_out(order)
-            elif preparing is not None:
-                self._prepare_piece(preparing, wanted)
-            else:
-                self._incoming.keep_only(wanted)
+                continue
+            try:
+                if preparing is not None:
+                    self._prepare_piece(preparing, wanted)
+                else:
+                    self._incoming.keep_only(wanted)
+            except Exception as error:  # as in _carry_out: the thread must live, and what broke must be seen
+                log.exception("preparing failed")
+                self._error = f"{type(error).__name__}: {error}"
+                with self._orders_lock:
+                    self._to_prepare = []
 
     def _carry_out(self, order: _Order) -> None:
         try:
@@ -189,7 +199,7 @@ class ParameterServer:
                 self._take_over(order, order.origin)
         except TrimtabError as error:
             log.error("order failed: %s", error)
-            self._error = str(error)
+            self._error, self._full = str(error), isinstance(error, TableFull)
         except Exception as error:  # an order thread that died would leave a server that answers and does nothing
             log.exception("order failed")
             self._error = f"{type(error).__name__}: {error}"
@@ -294,7 +304,7 @@ class ParameterServer:
         loading = self._pending > 0  # before the look at what is served: "done" must never describe less than done
         with self.exchange.lock:
             served = self._served()
-            rows, table_bytes = self.exchange.table.row_count, self.exchange.table.bytes_used
+            rows, table_bytes = self.exchange.table.row_count, self.exchange.table.bytes_held
             counters = self.exchange.counters
             pushes, duplicates, slow = counters.pushes, counters.duplicates, counters.slow
             failure = self.exchange.failure
@@ -304,7 +314,8 @@ class ParameterServer:
         return PsReport(
             self.process, self.address, sequence, served, loading, self._copies, rows, table_bytes,
             pushes, duplicates, slow, times.user + times.system, self._me.memory_info().rss, failure or self._error,
-            self._incoming.staged(), to_bitmap(tuple(self._missing)) if self._missing else "", self._move_error,
+            bool(failure) or self._full, self._incoming.staged(),
+            to_bitmap(tuple(self._missing)) if self._missing else "", self._move_error,
         )  # fmt: skip
 
     def _served(self) -> tuple[Served, ...]:

@@ -101,6 +101,12 @@ class RowTable:
         """Bytes of row arenas and index that have been handed out."""
         return sum(g.fresh * g.layout.stride * 4 for g in self._groups) + self.index.bytes_used
 
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of the rows and index segments that are in use: what would have to be kept elsewhere."""
+        rows = sum((g.fresh - g.free_count) * g.layout.stride * 4 for g in self._groups)
+        return rows + self.index.bytes_held
+
     def find(self, keys: Int64s, counts: npt.NDArray[np.uint32]) -> Found:
         """Where `keys` lie (counts[t] keys of each table, table after table); changes nothing."""
         ends = np.cumsum(counts, dtype=np.int64)

@@ -3,7 +3,8 @@
 A move copies most rows while the server goes on applying pushes, so it must know which rows changed since. A list of
 changed keys costs in proportion to the pushes, where a bitmap over all rows would have to be scanned while nobody is
 served. The sum is kept by taking a row's hash away before it changes and adding it afterwards; it says at the end, at
-the cost of the last few changes only, whether the other side holds the same rows. Callers hold the server's lock.
+the cost of the last few changes only, whether the other side holds the same rows. Callers hold the server's lock,
+except for `sorted_out`, which takes long and would make training wait.
 """
 
 from __future__ import annotations
@@ -92,27 +93,29 @@ class Watch:
         if self._logged > MOST_CHANGES:
             self.end(self.mask)
 
-    def take(self, vshards: int) -> Changes:
-        """Keys of `vshards` that changed since they were taken last, each once."""
+    def take(self) -> list[Changes]:
+        """The list of changes so far; a new one begins."""
         log, self._log, self._logged = self._log, [], 0
+        return log
+
+    def give_back(self, changes: Changes) -> None:
+        """Changes that were taken and are not the taker's."""
+        if len(changes.keys) and self.mask:
+            self._log.append(changes)
+            self._logged += len(changes.keys)
+
+    def sorted_out(self, log: list[Changes], vshards: int) -> tuple[Changes, Changes]:
+        """Distinct keys of `vshards` in `log`, and those of other vshards. Needs no lock: it looks at nothing else."""
         wanted = members(vshards)
-        all_wanted = not self.mask & ~vshards
         mine: list[Int64s] = []
         rest: list[Int64s] = []
         for number in range(len(self._table.tables)):
             parts = [one.keys[(one.ends[number - 1] if number else 0) : one.ends[number]] for one in log]
             keys = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-            if not all_wanted and len(keys):
-                chosen = wanted[self._table.vshards_of(number, keys)]
-                rest.append(keys[~chosen])
-                keys = keys[chosen]
-            else:
-                rest.append(keys[:0])
-            mine.append(keys)
-        left = _joined(rest)
-        if len(left.keys):
-            self._log, self._logged = [left], len(left.keys)
-        return _joined(mine)
+            chosen = wanted[self._table.vshards_of(number, keys)]
+            mine.append(keys[chosen])
+            rest.append(keys[~chosen])
+        return _joined(mine), _joined(rest)
 
 
 def _joined(parts: list[Int64s]) -> Changes:

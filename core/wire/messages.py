@@ -4,8 +4,9 @@ Plain frozen dataclasses, encoded as JSON by msgspec, which checks every type on
 no pickle on a wire, no generated code, and a captured message can be read by eye. Every order is level-triggered: it
 says what should be, is repeated until a report shows it done, and may arrive late, twice or never.
 
-Three calls exist: the controller's `PsSync` to each parameter server, each worker's `WorkerSync` to the controller,
-and `StopPod` for both. Sets of vshards travel as hexadecimal bitmaps (bit v of the little-endian integer = vshard v).
+Two calls exist: the controller's `PsSync` to each parameter server, and each worker's `WorkerSync` to the controller.
+`MoveRequest` travels between parameter servers on the data plane. Sets of vshards travel as hexadecimal bitmaps (bit v
+of the little-endian integer = vshard v).
 """
 
 from __future__ import annotations
@@ -194,8 +195,10 @@ class PsReport:
         served: all that is served, by tenure and set.
         loading: orders to serve that are still being carried out.
         copies: result of the latest copy order, kept until the next one.
-        rows, table_bytes: what the table holds; pushes, duplicates: applied and dropped pushes (per message).
+        rows, table_bytes: what the table holds (rows and index in use).
+        pushes, duplicates: applied and dropped pushes (per message).
         slow_pushes: pushes that needed keys again or were only partly for this process.
+        full: the error is that the table has no room.
         staged: what is kept aside. missing: ordered vshards (bitmap) whose named origin does not hold them.
         move_error: why what should be prepared can't be (no room), "" otherwise.
         cpu_seconds, rss_bytes: of the process, since its start and now.
@@ -215,6 +218,7 @@ class PsReport:
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
     error: str = ""
+    full: bool = False
     staged: tuple[Staged, ...] = ()
     missing: str = ""
     move_error: str = ""

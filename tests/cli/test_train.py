@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from trimtab.core.controller.progress import Progress
 from trimtab.core.controller.result import _KEYS
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.plan import Plan, RolePlan
+from trimtab.core.domain.records import Decision
 from trimtab.core.errors import Interrupted, JobFailed, ModelError
 
 PLAN = Plan(RolePlan(1, 0.5, 2**30), RolePlan(2, 0.75, 2**30))
@@ -36,9 +38,9 @@ def train(monkeypatch, capsys):
     return run
 
 
-def ended(state, error=None):
+def ended(state, error=None, problem=None):
     found = {"run_id": "train-1", "state": state.value, "batches_applied": 3, "error": error}
-    return SimpleNamespace(state=state, error=error, as_dict=lambda: found)
+    return SimpleNamespace(state=state, error=error, history_problem=problem, as_dict=lambda: found)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,22 @@ def test_a_second_signal_interrupts(train):
     assert train(body)[0] == 130
 
 
-def test_modes_that_come_later_say_that_the_plan_is_fixed(train):
-    for mode in ("auto", "advise"):
-        assert "the plan stays fixed" in train(lambda *_: ended(JobState.FINISHED), "--mode", mode)[2]
-    assert "the plan stays fixed" not in train(lambda *_: ended(JobState.FINISHED), "--mode", "fixed")[2]
+def test_decisions_stand_above_the_progress_line_once_each(train):
+    first = Decision(0.0, "start", PLAN, "Cold start.", number=1, action="Start with 2 × 0.75 + 1 × 0.5")
+    second = Decision(41.0, "grow", PLAN, "It pays.", number=2, action="Add 1 worker: 1 → 2", before=PLAN)
+
+    def body(spec, progress, stop):
+        for decisions in ((first,), (first,), (first, second), (first, second)):
+            progress(replace(RUNNING, decisions=decisions))
+        return ended(JobState.FINISHED)
+
+    _, out, err = train(body)
+    assert [line for line in err.splitlines() if line[:2] == "0:"] == [
+        "0:00 Start with 2 × 0.75 + 1 × 0.5. Cold start.", "0:41 Add 1 worker: 1 → 2. It pays.",
+    ]  # fmt: skip
+    assert "Add 1 worker" not in out
+
+
+def test_a_history_that_is_away_is_said_and_changes_no_exit_code(train):
+    code, out, err = train(lambda *_: ended(JobState.FINISHED, problem="MLflow does not answer"))
+    assert code == 0 and "MLflow does not answer" in err and "MLflow does not answer" not in out

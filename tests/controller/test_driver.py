@@ -97,8 +97,8 @@ class Bench:
         ports = Ports(
             cluster=self.cluster, store=self.store, clock=self.clock, pod_spec=self.pod_spec, connect=self.connect,
             serve=self.serve, copies=copies, scores=self.folder / "scores.npz",
-            events=EventLog(self.folder / "events.jsonl", self.clock, self.clock.now()), decide=keep, watch=lambda *_: None,
-            progress=self.progress, stop=self.stop,
+            events=EventLog(self.folder / "events.jsonl", self.clock, self.clock.now()), decide=keep,
+            watch=lambda *_: None, progress=self.progress, stop=self.stop,
         )  # fmt: skip
         return Driver(first_state(self.chosen, document, empty_manifest()), ports)
 

@@ -122,8 +122,8 @@ def test_pods_get_their_configuration_from_a_file_and_no_secret_on_the_way(tmp_p
     plan = Plan(RolePlan(1, 0.5, 2**30), RolePlan(1, 2.5, 2**31))
     spec = JobSpec("x", seed=7, orphan_grace_seconds=3.0)
     launcher = Launcher("job", 4, spec, plan, 99, job_dir, private, tmp_path / "data", None)
-    ps = launcher.pod_spec(PodName("ps-0-t4-g1", "ps", 0, 0.5, 2**29))
-    worker = launcher.pod_spec(PodName("worker-0-t4-g1", "worker", 0, 1.0, 2**30))
+    ps = launcher.pod_spec(PodName("ps-0-t4-g1", "ps", 0, 0.5, 2**30))
+    worker = launcher.pod_spec(PodName("worker-0-t4-g1", "worker", 0, 2.5, 2**31))
     assert ps.argv[1:3] == ("-m", "trimtab.core.ps.main")
     assert worker.argv[1:3] == ("-m", "trimtab.core.training.worker")
     assert (ps.cpu, ps.memory_bytes, worker.cpu) == (0.5, 2**30, 2.5)
@@ -133,7 +133,7 @@ def test_pods_get_their_configuration_from_a_file_and_no_secret_on_the_way(tmp_p
     assert config.control_address == launcher.control_address("ps-0-t4-g1")
     assert config.memory_bytes < 2**30
     told = read_json(WorkerConfig, worker.argv[3])
-    assert (told.threads, told.validation_dataset, told.controller_address) == (2, "", launcher.controller_address)
+    assert (told.threads, told.validation_dataset, told.controller_address) == (3, "", launcher.controller_address)
     assert Path(told.secret_file) == launcher.secret_file
 
 

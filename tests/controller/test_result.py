@@ -64,7 +64,7 @@ def test_the_json_has_every_key_and_no_number_that_is_not_finite() -> None:
         "run_id", "state", "batches_expected", "batches_applied", "batches_duplicated", "batches_skipped",
         "resends_dropped", "rows_expected", "rows_applied", "rows_skipped", "auc", "log_loss", "metrics",
         "samples_per_second", "plans", "warm_start", "max_worker_gap_seconds", "wall_seconds", "cpu_seconds", "job_dir",
-        "model", "error", "bad_input",
+        "model", "error", "bad_input", "objective", "decisions", "report", "mlflow", "history_problem",
     }  # fmt: skip
     refused = no_result(JobState.FAILED, "--epochs: 0: ...", {"field": "--epochs", "value": "0", "remedy": "..."})
     assert list(refused) == list(found), "one shape, whatever happens"

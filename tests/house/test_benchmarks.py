@@ -10,7 +10,10 @@ import pytest
 TIMEOUT_SECONDS = 900  # against hanging only: the promised 240 s are of a machine that does nothing else
 NAMED = {
     "step.py": {"cpu_ms_per_step", "steps_per_second"},
-    "main_job.py": {"train_seconds", "samples_per_second", "help_seconds"},
+    "main_job.py": {
+        "train_seconds", "samples_per_second", "help_seconds", "cold_changes", "warm_changes",
+        "cold_to_final_plan_seconds", "warm_to_final_plan_seconds", "max_worker_gap_seconds",
+    },
 }
 
 

@@ -24,6 +24,8 @@ RUN_ELSEWHERE = {
     "make train DATA=path/to/rows.parquet": (".ci/run", 'newcomer "python-${pair%%=*}" "${pair#*=}" DATA="$rows"'),
     "make test": (".ci/run", "TRIMTAB_REQUIRE=$REQUIRE make test"),
     "make lint": ("Makefile", "test: lint"),
+    "make ui": (".ci/run", 'make -C "$place/trimtab" ui'),
+    ".venv/bin/trimtab history": (".ci/run", ".venv/bin/trimtab history"),
     ".venv/bin/trimtab export RUN --out exported": ("tests/training/test_export_job.py", '"export", str(moved)'),
     ".venv/bin/airflow db migrate": ("tests/pipelines/test_train_dag.py", '"airflow", "db", "migrate"'),
 }

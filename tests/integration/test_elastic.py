@@ -1,5 +1,6 @@
 """Plans change on real processes: nothing lost, nothing twice, no pause, and never more than the caps."""
 
+import os
 import signal
 import threading
 from dataclasses import replace
@@ -94,10 +95,10 @@ class Watcher:
 
 
 def quotas():
-    """Cores that the pods' groups of all jobs on this machine may use together."""
-    total = 0.0
+    """Cores that the pods' groups of this process's job may use together."""
+    total, mine = 0.0, f"trimtab-job-*-{os.getpid()}-*"
     for root in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")):
-        for quota in root.glob("**/trimtab-*/*/cpu.cfs_quota_us"):
+        for quota in root.glob(f"**/{mine}/*/cpu.cfs_quota_us"):
             try:
                 if not (quota.parent / "cgroup.procs").read_text().strip():
                     continue

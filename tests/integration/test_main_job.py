@@ -17,7 +17,7 @@ from trimtab.core.wire.messages import WorkerConfig
 PROMISED = {
     "run_id", "state", "batches_expected", "batches_applied", "batches_duplicated", "batches_skipped", "rows_expected",
     "rows_applied", "rows_skipped", "auc", "log_loss", "samples_per_second", "plans", "warm_start",
-    "max_worker_gap_seconds", "wall_seconds", "cpu_seconds",
+    "max_worker_gap_seconds", "wall_seconds", "cpu_seconds", "objective", "decisions", "mlflow", "report",
 }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_real_rows_are_trained_once_each(shared_data, tmp_path):
     assert result["batches_expected"] == result["batches_applied"] == 3 * -(-rows // 128)
     assert result["batches_duplicated"] == result["batches_skipped"] == result["rows_skipped"] == 0
     assert result["rows_applied"] == result["rows_expected"] == 3 * rows
-    assert result["warm_start"] is None
+    assert result["warm_start"]["runs"] == []
     assert [set(plan) for plan in result["plans"]] == [{"time", "plan", "reason"}]
     assert result["plans"][0]["plan"]["worker"]["replicas"] == 2
     assert 0.6 < result["auc"] < 0.9  # a constant score has 0.5; two thousand rows carry a model to about 0.68
@@ -57,7 +57,7 @@ ORPHANS = """
 
     if __name__ == "__main__":
         spec = trimtab.JobSpec({data!r}, model="audit_model:build", batch_size=64, epochs=50, workers=2, ps=2,
-                               job_dir={job!r}, orphan_grace_seconds=1.0)
+                               mode="fixed", job_dir={job!r}, orphan_grace_seconds=1.0)
         trimtab.train(spec, progress=lambda now: print(now.phase, now.batches_done, flush=True))
 """
 
@@ -72,7 +72,7 @@ def test_pods_do_not_outlive_a_killed_controller(sample, tmp_path):
             if phase == "training" and int(done) > 10:
                 break
         pods = psutil.Process(parent.pid).children(recursive=True)
-        assert len(pods) == 4
+        assert len(pods) == 6  # two of each role, and the two processes that they are forked from
         private = Path(read_json(WorkerConfig, next((tmp_path / "job" / "pods").glob("worker*"))).secret_file).parent
         assert (private / "secret").exists()
     finally:
@@ -83,8 +83,9 @@ def test_pods_do_not_outlive_a_killed_controller(sample, tmp_path):
     for pod in alive:
         pod.kill()
     assert not alive, "these pods outlived their controller"
-    assert len(gone) == 4
+    assert len(gone) == 6
     assert not private.exists(), "sockets and the secret stay behind"
     logs = sorted((tmp_path / "job" / "logs").iterdir())
-    assert len(logs) == 4
-    assert all("leaving" in Path(log).read_text() for log in logs)
+    pods_said = [log.read_text() for log in logs if log.name.startswith(("ps-", "worker-"))]
+    assert len(pods_said) == 4
+    assert all("leaving" in text for text in pods_said)

@@ -252,7 +252,7 @@ def test_a_table_that_will_not_fit_gets_another_server_at_any_price():
 
 
 def test_servers_that_could_not_take_their_tables_over_are_not_asked_for_again():
-    back = Decision(10.0, "memory", SMALL, "no room.", 2, before=plan(1, 1.0, 2, 0.3), switch_seconds=1.0)
+    back = Decision(10.0, "memory", SMALL, "no room.", 2, before=plan(1, 1.0, 2, 0.3), switch_seconds=1.0, barred=True)
     seen = windows(SMALL, 0.0235, 100.0)
     each = GIB - PS_BASE_BYTES
     asked = question(observations=seen, time_seconds=110.0, table_bytes=each // 2, table_bytes_at_end=each)

@@ -79,7 +79,7 @@ def test_the_shown_program_trains_a_model_in_each_of_two_runs(repository, tmp_pa
         assert result["state"] == "finished"
         assert result["batches_applied"] == result["batches_expected"] > 0
         assert result["rows_applied"] == ROWS * 9 // 10
-        (folder,) = [place for place in (tmp_path / "pipeline_runs").glob("*/train-dlrm") if run in _said(place)]
+        (folder,) = [place for place in (tmp_path / "pipeline_runs").glob("*/train-dlrm") if _run_of(place) == run]
         model, said = folder / "trained_model", _said(folder)
         assert sorted(path.name for path in model.iterdir()) == ["model.keras", "predict.py", "signature.json"]
         assert (folder / "report.html").stat().st_size > 0
@@ -91,6 +91,10 @@ def test_the_shown_program_trains_a_model_in_each_of_two_runs(repository, tmp_pa
 
 def _said(folder: Path) -> str:
     return (folder / "executor_output.json").read_text(encoding="utf-8")
+
+
+def _run_of(folder: Path) -> str:
+    return json.loads(_said(folder))["parameterValues"]["run_id"]
 
 
 def _check_warm_start(runs, results):

@@ -86,7 +86,8 @@ class Pusher:
         dims = [table.dim for table in self.model.tables]
         keys = [np.unique(self.random.integers(0, 3000, 40)).astype(np.int64) for _ in dims[:-1]]
         keys.append(np.arange(3, dtype=np.int64))
-        gradients = [self.random.normal(size=(len(k), dim)).astype(np.float32) for k, dim in zip(keys, dims, strict=True)]
+        shapes = [(len(one), dim) for one, dim in zip(keys, dims, strict=True)]
+        gradients = [self.random.normal(size=shape).astype(np.float32) for shape in shapes]
         left, tries = EVERY, 0
         while left:
             tries += 1
@@ -202,7 +203,7 @@ def test_a_copy_that_does_not_come_to_its_sum_is_thrown_away_and_made_whole(mode
 
 
 def test_an_origin_of_another_tenure_hands_nothing_over(nodes):
-    """A request means nothing outside the tenure that it names: the origin goes on serving, and it is told as missing."""
+    """A request means nothing outside the tenure that it names: the origin goes on serving, and that is told."""
     first, second = nodes
     serve = ServeOrder(to_bitmap(HALF), 3, first.manifest, first.origin(since=2))
     report = second.until(lambda report: report.missing != "" and not report.loading, serve)
