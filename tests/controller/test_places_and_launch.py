@@ -115,6 +115,20 @@ def test_a_cgroups_memory_counts(tmp_path: Path) -> None:
     assert usable_memory_bytes(tmp_path) > 75_000_000
 
 
+def test_limits_of_the_older_cgroups_count_too(tmp_path: Path) -> None:
+    told = {
+        "cpu/cpu.cfs_quota_us": 50_000, "cpu/cpu.cfs_period_us": 100_000,
+        "memory/memory.limit_in_bytes": 400_000_000, "memory/memory.usage_in_bytes": 300_000_000,
+    }  # fmt: skip
+    for name, value in told.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{value}\n")
+    assert usable_cpu(tmp_path) == 0.5
+    assert usable_memory_bytes(tmp_path) == 75_000_000
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+    assert usable_cpu(tmp_path) >= 1
+
+
 def test_pods_get_their_configuration_from_a_file_and_no_secret_on_the_way(tmp_path: Path) -> None:
     job_dir = claim_job_dir(JobSpec("x", job_dir=str(tmp_path / "job")), "r")
     job_dir.make_folders()
