@@ -32,9 +32,11 @@ def history(job_name: str | None, limit: int, *, as_json: bool) -> int:
         limit: how many at most.
         as_json: one JSON object instead of a table.
     """
+    from trimtab.core.controller.lost import close_lost
     from trimtab.core.controller.places import home
     from trimtab.core.history.open import open_history
 
+    close_lost(home() / "jobs", home() / FOLDER)
     store = open_history(home())
     delivered = deliver_waiting(lambda: store, home() / FOLDER)
     records, problem = past_jobs(store, home(), job_name, limit)

@@ -83,6 +83,7 @@ class Chronicle:
         known, _ = finite(figures)
         document, applied = state.document, len(state.ledger.applied)
         progress = {"batches_expected": float(state.settings.batches), "batches_applied": float(applied)}
+        progress["batches_trained"] = float(applied)  # also those that no checkpoint holds, when a job is stopped
         return replace(
             self._base, state=document.state if ended_at is not None else JobState.RUNNING, plans=state.plans,
             observations=state.observations, decisions=state.decisions, figures=progress | known,

@@ -8,6 +8,7 @@ in a small pool, so that one that doesn't answer delays nobody. However the loop
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -66,6 +67,8 @@ SYNC_SECONDS = 0.2  # between two calls to a parameter server while training
 BUSY_SYNC_SECONDS = 0.05  # while everybody waits for them: start, close
 PROGRESS_SECONDS = 0.5
 PS_TIMEOUT_SECONDS = 5.0
+MESSAGE_SECONDS = 10.0  # that a message is shown
+_TOLD_OTHERWISE = ("plan", "hold", "advice")  # decisions stand above the line
 PS_CALLS = 16  # at the same time
 
 
@@ -137,6 +140,7 @@ class Driver:
         self._next_tick = self._next_progress = ports.clock.now()
         self._shown: Phase | None = None
         self._message = "starting"
+        self._message_until = math.inf
         self._manifests: list[str] = []
 
     def run(self) -> State:
@@ -187,7 +191,7 @@ class Driver:
         """One round of the loop: queued actions, then, when it is time, a look at everything."""
         now = self._ports.clock.now()
         if self._ports.stop.is_set():
-            self._feed(StopRequested("stopped by the caller"))
+            self._feed(StopRequested("interrupted"))
         elif now >= self._next_tick:
             self._next_tick = now + (BUSY_SYNC_SECONDS if self.state.waits_for_servers else SYNC_SECONDS)
             self._feed(self._look(), Tick())
@@ -247,7 +251,8 @@ class Driver:
         elif isinstance(action, ComputeScores):
             self._feed(self._score())
         elif isinstance(action, Note):
-            self._message = action.text
+            if action.kind not in _TOLD_OTHERWISE:
+                self._message, self._message_until = action.text, self._ports.clock.now() + MESSAGE_SECONDS
             self._ports.events.append(action.kind, action.text, **action.data)
         elif isinstance(action, Consider):
             self._feed(self._consider(action))
@@ -379,6 +384,8 @@ class Driver:
         done = state.settings.batches if trained else len(state.ledger.applied)
         if state.phase is Phase.OVER:
             done = len(state.manifest.applied())
+        if now > self._message_until:
+            self._message = ""
         rate = state.losses.rate(now)
         if state.phase not in (Phase.STARTING, Phase.TRAINING):  # the whole job's, not its decay
             rate = state.losses.throughput or rate

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trimtab.core.clock import Clock
 from trimtab.core.cluster.cgroups import why_not_enforced
+from trimtab.core.controller.lost import close_lost
 from trimtab.core.controller.machine import usable_cpu, usable_memory_bytes
 from trimtab.core.domain.job import JobSpec, Mode
 from trimtab.core.domain.plan import Limits
@@ -23,7 +24,7 @@ from trimtab.core.history.open import open_history
 from trimtab.core.history.outbox import FOLDER
 from trimtab.core.history.past import PastRuns
 from trimtab.core.history.recorder import Recorder
-from trimtab.core.optimizer.start import caps_for_pods, first_plan
+from trimtab.core.optimizer.start import NOT_ENFORCED, caps_for_pods, first_plan
 from trimtab.core.optimizer.warm_start import HARD_TAGS, prior_observations, warm_start
 
 MOST_PAST_RUNS = 50  # looked at for a warm start
@@ -79,6 +80,7 @@ class Memory:
         self._clock, self._outbox = clock, home / FOLDER
         self._open: Callable[[], History] | None = None
         self._past: PastRuns | None = None
+        close_lost(home / "jobs", self._outbox)
         if os.environ.get(HISTORY_SETTING) != "none":
             self._open = lambda: open_history(home)
             self._past = PastRuns(self._open, self._outbox, clock)
@@ -110,7 +112,9 @@ class Memory:
             if spec.mode is not Mode.AUTO:  # the plan is the caller's: past runs only say what memory is needed
                 warm = replace(warm, runs=(), predicted=None, note=f"Mode {spec.mode}: past plans are not followed")
         decision = first_plan(spec, resources.caps, warm, not resources.not_enforced)
-        if resources.not_enforced and spec.mode is not Mode.FIXED:
-            why = resources.not_enforced.rstrip(". ")
-            decision = replace(decision, reason=f"{decision.reason.rstrip('. ')} ({why}).")
+        if resources.not_enforced:  # with its cause, instead of the bare fact
+            cause = resources.not_enforced.rstrip(". ")
+            decision = replace(decision, reason=decision.reason.replace(NOT_ENFORCED, cause))
+        if not warm.runs:
+            warm = replace(warm, plan=None)  # floors of memory, which the first plan has taken in
         return Beginning(replace(decision, number=1), warm, prior)

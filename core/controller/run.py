@@ -23,6 +23,7 @@ from trimtab.core.controller.document import Document
 from trimtab.core.controller.driver import Driver, Ports
 from trimtab.core.controller.events import EventLog
 from trimtab.core.controller.launch import Launcher
+from trimtab.core.controller.lost import disown, own
 from trimtab.core.controller.places import JobDir, claim_job_dir, home, new_run_id, private_dir
 from trimtab.core.controller.progress import Progress, Showing
 from trimtab.core.controller.resources import Beginning, Memory, Resources, resources_of
@@ -210,6 +211,7 @@ def _set_up(
     """Write the job's files. The job's time runs from the call's start, so what it took to get here can be seen."""
     started = clock.now()
     job.job_dir.make_folders()
+    own(job.job_dir.path)
     (job.job_dir.path / "spec.json").write_bytes(to_json(job.spec))
     shutil.copyfile(job.dataset / "metadata.json", job.job_dir.path / "metadata.json")  # export outlives the cache
     ref = write_initial(job.job_dir.copies, job.run_id, job.model)
@@ -291,6 +293,7 @@ def _run(job: _Prepared, ready: _Ready, clock: Clock, began: float, cpu: float) 
     finally:
         with suppress(OSError):
             ready.events.close()
+        disown(job.job_dir.path)
 
 
 def _result(job: _Prepared, state: State, wall_seconds: float, cpu_seconds: float) -> JobResult:

@@ -131,10 +131,10 @@ class Decision:
     present: Range | None = None
     held: tuple[str, ...] = ()
     probe: bool = False
-    barred: bool = False
     switch_seconds: float | None = None
     paused_seconds: float | None = None
     measured: float | None = None
+    barred: bool = False
 
     @property
     def changes_plan(self) -> bool:

@@ -120,9 +120,9 @@ class _Deciding:
             )
         elif predicted.middle < now.middle:
             loss = words.more_or_less(predicted.middle / now.middle)
-            reason = f"{self._limit()}; {wanted} should bring {loss} for {words.more_or_less(cost)} cost"
+            reason = f"{self._limit()}; this should bring {loss} for {words.more_or_less(cost)} cost"
         else:
-            reason = f"{self._limit()}; {wanted} should bring {brings}"
+            reason = f"{self._limit()}; this should bring {brings}"
         return self._made(choice, plan, reason + ".", index, probe=probe)
 
     def _go_back(self, choice: Choice, wrong: guard.Verdict) -> Decision:

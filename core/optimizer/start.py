@@ -28,7 +28,7 @@ WORKER_ZYGOTE_MEMORY = 640 * 2**20  # bytes: a process with TensorFlow imported 
 PS_ZYGOTE_MEMORY = 128 * 2**20  # bytes: one with the kernels loaded
 ZYGOTE_MEMORY = WORKER_ZYGOTE_MEMORY + PS_ZYGOTE_MEMORY
 _PS_SHARE = 3  # a PS gets a third of a worker's cores: the measured ratio of CPU per step
-_NOT_ENFORCED = "CPU shares are not enforced here"
+NOT_ENFORCED = "CPU shares are not enforced here"
 
 
 def caps_for_pods(spec: JobSpec, caps: Limits) -> tuple[Limits, bool]:
@@ -71,7 +71,7 @@ def first_plan(spec: JobSpec, caps: Limits, warm: WarmStart | None, cpu_enforced
         asked = "as asked for" if spec.workers is not None or spec.ps is not None else "as many workers as whole cores"
         reason = f"Mode {spec.mode.value}: {plan} within {caps.cpu:g} cores, {asked}"
     notes = [] if zygotes else [f"{format_memory(caps.memory_bytes)} leave no room for zygotes: pods start cold"]
-    notes += [] if cpu_enforced else [_NOT_ENFORCED]
+    notes += [] if cpu_enforced else [NOT_ENFORCED]
     text = ". ".join([reason, *notes]) + "."
     predicted = warm.predicted if warm is not None and warm.plan == plan else None
     return Decision(0.0, "start", plan, text, action=f"Start with {plan}", predicted=predicted)

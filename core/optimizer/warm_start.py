@@ -99,7 +99,11 @@ def final_plan(job: JobRecord) -> Plan | None:
     if end is None or not math.isfinite(end):
         end = max((one.time_seconds for one in job.observations), default=job.plans[-1].time_seconds)
     end = max(end, job.plans[-1].time_seconds)
-    enough = min(_LONG_ENOUGH_SECONDS, _LONG_ENOUGH_SHARE * end)
+    # Before its first plan a job reads rows and looks at the model: that is no part of what plans are measured by.
+    enough = min(_LONG_ENOUGH_SECONDS, _LONG_ENOUGH_SHARE * (end - job.plans[0].time_seconds))
+    proven = [one for one in job.decisions if one.plan == job.plans[-1].plan and one.measured is not None]
+    if proven:
+        return job.plans[-1].plan  # measured, and not taken back
     until = end
     for change in reversed(job.plans):
         if until - change.time_seconds >= enough:

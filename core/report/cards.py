@@ -95,7 +95,7 @@ def _candidate(one: Considered, decision: Decision, currency: str, memory: bool)
 
 
 def _afterwards(decision: Decision, record: JobRecord) -> str:
-    text = sentences.afterwards(decision, record.state is JobState.RUNNING)
+    text = sentences.afterwards(decision, record.state is JobState.RUNNING, measures.measured_before(record, decision))
     if not text:
         return ""
     verdict = measures.verdict(decision)

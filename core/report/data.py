@@ -167,6 +167,7 @@ def _saved(actual: float | None, static: float | None) -> float | None:
 def _decision(number: int, decision: Decision, record: JobRecord) -> dict[str, object]:
     running = record.state is JobState.RUNNING
     present = None if decision.present is None else known(decision.present.middle)
+    after = sentences.afterwards(decision, running, measures.measured_before(record, decision))
     return {
         "n": number,
         "t": _time(decision.time_seconds),
@@ -182,7 +183,7 @@ def _decision(number: int, decision: Decision, record: JobRecord) -> dict[str, o
         "present": None if present is None or decision.present is None else _range(decision.present),
         "measured": known(decision.measured),
         "verdict": measures.verdict(decision),
-        "note": " ".join([sentences.afterwards(decision, running), *sentences.remarks(decision)]).strip(),
+        "note": " ".join([after, *sentences.remarks(decision)]).strip(),
         "advised": decision.advised,
         "probe": decision.probe,
         "held": list(decision.held),

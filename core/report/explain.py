@@ -27,7 +27,7 @@ def explain(record: JobRecord) -> str:
     found = measures.numbered(record)
     running = record.state is JobState.RUNNING
     for number, decision in found:
-        lines += ["", *_decision(number, decision, record.prices.currency, running)]
+        lines += ["", *_decision(number, decision, record)]
     if not found:
         lines += ["", "No decision yet." if running else "No decision was made."]
     if record.state is JobState.FINISHED:
@@ -35,21 +35,22 @@ def explain(record: JobRecord) -> str:
     return "\n".join(lines)
 
 
-def _decision(number: int, decision: Decision, currency: str, running: bool) -> list[str]:
+def _decision(number: int, decision: Decision, record: JobRecord) -> list[str]:
     standing = sentences.standing(decision).lower()
     head = f"{number:>3}  {clock(decision.time_seconds):>7}  {sentences.action(decision)}  ({standing})"
     lines = [head, *_wrapped(decision.reason, 5)]
     lines += [line for fact in decision.evidence for line in _wrapped(f"- {one_line(fact)}", 5)]
     if decision.considered:
         lines.append("     Considered (workers × cores + PSs × cores, predicted samples/s, cost per hour):")
-        lines += _candidates(decision, decision.considered[:MOST_CANDIDATES], currency)
+        lines += _candidates(decision, decision.considered[:MOST_CANDIDATES], record.prices.currency)
     facts = []
     if decision.predicted is not None:
         facts.append(f"Predicted {sentences.predicted(decision)} samples/s")
     switch = sentences.switching(decision)
     facts += [switch[0].upper() + switch[1:]] if switch else []
     lines += [line for fact in facts for line in _wrapped(f"{fact}.", 5)]
-    after = sentences.afterwards(decision, running)
+    running = record.state is JobState.RUNNING
+    after = sentences.afterwards(decision, running, measures.measured_before(record, decision))
     lines += _wrapped(after, 5) if after else []
     lines += [line for remark in sentences.remarks(decision) for line in _wrapped(remark, 5)]
     return lines

@@ -99,6 +99,16 @@ def span_throughput(job: JobRecord, span: PlanSpan) -> float | None:
     return known(median(values)) if values else None
 
 
+def measured_before(job: JobRecord, decision: Decision) -> float | None:
+    """Samples per second of the plan that `decision` replaced, as its settled windows had it; None where none was."""
+    found = [
+        value for one in job.observations
+        if one.plan == decision.before and one.time_seconds <= decision.time_seconds + 1e-6
+        and (value := known(one.throughput)) is not None
+    ]  # fmt: skip
+    return known(median(found)) if found else None
+
+
 def numbered(job: JobRecord) -> tuple[tuple[int, Decision], ...]:
     """Decisions with numbers that a reader can count: the job's own where they are a proper count."""
     numbers = [one.number for one in job.decisions]

@@ -18,7 +18,7 @@ from trimtab.core.report.words import (
     UNKNOWN,
     bounds,
     clock,
-    duration,
+    exact_duration,
     known,
     one_line,
     plan_text,
@@ -37,7 +37,7 @@ def outcome(job: JobRecord) -> str:
     without trimtab). The reason of a job that did not finish is the record's, or that of its last decision of kind
     "stop".
     """
-    took = duration(job.figures.get("wall_seconds"))
+    took = exact_duration(job.figures.get("wall_seconds"))
     if job.state is JobState.RUNNING:
         return "Training has begun." if trained_share(job) is None else f"Training: {trained(job)} done."
     if job.state is JobState.FINISHED:
@@ -45,7 +45,16 @@ def outcome(job: JobRecord) -> str:
         return f"Finished in {took}{': ' + compared if compared else ''}."
     verb = "Stopped" if job.state is JobState.STOPPED else "Failed"
     reason = cause(job)
-    return f"{verb} after {took}, {trained(job)} trained{': ' + reason if reason else ''}."
+    return f"{verb} after {took}, {trained(job)} trained{_unsaved(job)}{': ' + reason if reason else ''}."
+
+
+def _unsaved(job: JobRecord) -> str:
+    """What a checkpoint holds, where that is less than what was trained."""
+    expected, kept = known(job.figures.get("batches_expected")), measures.batches_done(job)
+    trained_batches = known(job.figures.get("batches_trained"))
+    if not expected or kept is None or trained_batches is None or trained_batches <= kept:
+        return ""
+    return f" ({math.floor(100 * kept / expected + 1e-9)}{THIN}% kept in the last checkpoint)"
 
 
 def cause(job: JobRecord) -> str:
@@ -123,11 +132,12 @@ def predicted(decision: Decision) -> str:
     return samples(decision.predicted.middle) + (f" ({within})" if within else "")
 
 
-def afterwards(decision: Decision, running: bool) -> str:
+def afterwards(decision: Decision, running: bool, earlier: float | None = None) -> str:
     """What was measured beside what was predicted, as plainly when it was wrong as when it was right.
 
     Args:
         decision: of the job. running: it still runs, so that a measurement may come.
+        earlier: throughput measured under the plan before it, None where that is not known.
     """
     if decision.advised:
         return "Only advised: the plan stayed as it was."
@@ -137,9 +147,10 @@ def afterwards(decision: Decision, running: bool) -> str:
         if decision.kind in ("hold", "stop") or (decision.kind == "start" and middle is None):
             return ""
         return "Not measured yet." if running else "Not measured: no settled window came after it."
-    before = None if decision.present is None or decision.before is None else known(decision.present.middle)
-    gained = before is not None and before > 0 and decision.changes_plan
-    text = f"measured {samples(found)} samples/s" + (f", {signed(_ratio(found, before))} on before" if gained else "")
+    before = None if earlier is None else known(earlier)
+    text = f"measured {samples(found)} samples/s"
+    if before is not None and decision.changes_plan:
+        text += f" after {samples(before)} with the plan before"
     if middle is None:
         return f"{text[0].upper()}{text[1:]}. Nothing was predicted."
     error = _ratio(found, middle)
@@ -169,7 +180,8 @@ def timeline(job: JobRecord) -> str:
     first = measures.span_throughput(job, spans[0]) if spans else None
     last = measures.span_throughput(job, spans[-1]) if spans else None
     mean = measures.mean_throughput(job)
-    if len(spans) > 1 and first is not None and last is not None and first > 0:
+    settled = len(spans) < 2 or any(one.plan == spans[-1].change.plan and known(one.measured) for one in job.decisions)
+    if len(spans) > 1 and settled and first is not None and last is not None and first > 0:
         changes = plural(len(spans) - 1, "plan change")
         text = f"{changes} took throughput from {samples(first)} to {samples(last)} samples/s "
         text += f"({signed(_ratio(last, first))})."
@@ -235,6 +247,9 @@ def data(job: JobRecord) -> str:
 def trained_share(job: JobRecord) -> float | None:
     """Share of the batches that are done, 0..1."""
     expected, done = known(job.figures.get("batches_expected")), measures.batches_done(job)
+    seen = known(job.figures.get("batches_trained"))
+    if job.state is not JobState.FINISHED and done is not None and seen is not None:
+        done = max(done, seen)
     return None if not expected or done is None else min(1.0, max(0.0, done / expected))
 
 

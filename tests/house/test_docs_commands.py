@@ -156,6 +156,18 @@ def test_the_shown_program_runs(repository, place):
         assert applied == expected
 
 
+def test_pictures_are_there_and_nothing_waits_to_be_filled_in(repository):
+    pages = [repository / "README.md", repository / "CONTRIBUTING.md", *sorted((repository / "docs").glob("*.md"))]
+    shown = 0
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"@[A-Z]+@|TODO|FIXME", text), page.name
+        for target in re.findall(r'(?:src|srcset)="([^"]+)"', text):
+            assert (page.parent / target).is_file(), f"{page.name}: {target}"
+            shown += 1
+    assert shown
+
+
 def test_links_between_pages_lead_somewhere(repository):
     pages = [repository / "README.md", repository / "CONTRIBUTING.md", *sorted((repository / "docs").glob("*.md"))]
     for page in pages:

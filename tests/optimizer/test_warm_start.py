@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trimtab.core.domain.job import JobState, PlanChange
 from trimtab.core.domain.plan import Plan, RolePlan
-from trimtab.core.domain.records import JobRecord, Observation
+from trimtab.core.domain.records import Decision, JobRecord, Observation
 from trimtab.core.optimizer.warm_start import (
     MOST_RUNS,
     final_plan,
@@ -50,6 +50,32 @@ def test_the_plan_a_run_ended_with_comes_back_exactly():
     assert (past.run_id, past.age_seconds, past.similarity, past.weight) == ("a", 100.0, 1.0, 1.0)
     assert (past.wall_seconds, past.throughput, past.plan) == (60.0, 80_000.0, plan(2))
     assert found.predicted.middle == 80_000.0 and found.predicted.low is None
+
+
+def test_the_time_before_the_first_plan_is_no_part_of_what_plans_are_measured_by():
+    """Eighteen seconds of preparation, fourteen with the first plan, eight with the last: those eight are enough."""
+    plans = (PlanChange(18.1, plan(1), "start"), PlanChange(31.7, plan(2), "grow"))
+    short = run("a", plans=plans, figures={"wall_seconds": 39.7})
+    assert final_plan(short) == plan(2)
+
+
+def test_a_last_plan_that_was_measured_counts_however_short_it_was():
+    plans = (PlanChange(10.0, plan(1), "start"), PlanChange(57.0, plan(2), "grow"))
+    late = run("a", plans=plans)
+    assert final_plan(late) == plan(1)
+    made = Decision(57.0, "grow", plan(2), "it pays", 2, before=plan(1), measured=90_000.0)
+    assert final_plan(replace(late, decisions=(made,))) == plan(2)
+
+
+@pytest.mark.parametrize("tag", ["job_name", "model_fingerprint"])
+def test_runs_of_the_own_family_and_the_very_same_model_come_first(tag):
+    mine = {**TAGS, "job_name": "nightly", "model_fingerprint": "m1"}
+    other = run("other", ended=10.0, last=plan(4), tags={**mine, tag: "another"})
+    own = run("own", ended=1000.0, last=plan(2), tags=mine)
+    assert [one.run_id for one in warm_start([other, own], mine, NOW).runs] == ["own"]
+    assert [one.run_id for one in warm_start([other], mine, NOW).runs] == ["other"], "better than nothing"
+    failed = replace(own, state=JobState.FAILED)
+    assert [one.run_id for one in warm_start([other, failed], mine, NOW).runs] == ["other"]
 
 
 @pytest.mark.parametrize("tag", ["model", "columns", "batch_size"])

@@ -27,11 +27,11 @@ def changed(**given):
 def test_each_decision_is_told():
     text = plain(explain(report_records.grown()))
     lines = text.splitlines()
-    assert lines[0] == "daily-dlrm (20261130-201758-0a1b2c): Finished in 3 min."
+    assert lines[0] == "daily-dlrm (20261130-201758-0a1b2c): Finished in 2 min 31 s."
     assert "  2     0:41  Add 1 worker: 1 → 2  (applied)" in lines
     assert "     *  2 × 0.75 + 1 × 0.25  34.8 k (31.0–37.2 k)  $0.080" in lines
     assert "        3 × 0.75 + 1 × 0.25  40.1 k (33.0–45.0 k)  $0.11   beyond the cap of 2 cores" in lines
-    assert "     Inside the predicted 80 % range: measured 33.9 k samples/s, +66 % on before." in lines
+    assert "     Inside the predicted 80 % range: measured 33.9 k samples/s after 20.4 k with the plan before." in lines
     assert "Outside the predicted range 38.0–44.0 k: measured 36.2 k samples/s" in text
     assert "Switch 1.3 s, longest wait of a worker 0.21 s." in text
     assert "(probed)" in text and "(held)" in text
@@ -58,15 +58,16 @@ def test_a_running_job_is_told_as_far_as_it_is():
          "Measured 33.0 k samples/s, 10 % over the predicted 30.0 k; no range was given."),
         ({"predicted": Range(30_000.0, 29_000.0, 31_000.0), "measured": 28_000.0}, False,
          "Outside the predicted range 29.0–31.0 k: measured 28.0 k samples/s, 7 % under the predicted 30.0 k."),
-        ({"predicted": Range(30_000.0, 29_000.0, 31_000.0), "present": Range(20_000.0), "measured": 30_500.0}, False,
-         "Inside the predicted 80 % range: measured 30.5 k samples/s, +52 % on before."),
+        ({"predicted": Range(30_000.0, 29_000.0, 31_000.0), "measured": 30_500.0}, False,
+         "Inside the predicted 80 % range: measured 30.5 k samples/s after 20.0 k with the plan before."),
         ({"predicted": Range(30_000.0, 29_000.0, 31_000.0), "measured": float("nan")}, False,
          "Not measured: no settled window came after it."),
         ({"kind": "hold", "predicted": Range(1.0)}, False, ""),
     ],
 )  # fmt: skip
 def test_what_is_said_afterwards(given, running, text):
-    assert plain(sentences.afterwards(changed(**given), running)) == text
+    earlier = 20_000.0 if "plan before" in text else None
+    assert plain(sentences.afterwards(changed(**given), running, earlier)) == text
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,20 @@ def test_a_wrong_prediction_is_said_as_plainly_as_a_right_one():
     assert text.startswith("2 plan changes took throughput from 20.4 k to 36.2 k samples/s (+77 %).")
     assert text.endswith("Decision 3 measured 12 % under its prediction; 1 of 2 predictions were inside their range.")
     job = report_records.grown()
-    assert plain(sentences.timeline(replace(job, decisions=job.decisions[:2]))).endswith(" The prediction held.")
+    unseen = replace(job, decisions=job.decisions[:2])
+    assert plain(sentences.timeline(unseen)).endswith(" The prediction held.")
+    assert "%" not in plain(sentences.timeline(unseen)), "the last plan was never measured: no gain is claimed"
+
+
+def test_a_stopped_job_tells_what_was_trained_and_what_is_kept():
+    job = report_records.grown()
+    figures = {"wall_seconds": 40.0, "batches_expected": 1000.0, "batches_applied": 0.0, "batches_trained": 114.0}
+    stopped = replace(job, state=JobState.STOPPED, figures=figures, reason="interrupted", decisions=())
+    assert plain(sentences.outcome(stopped)) == (
+        "Stopped after 40 s, 11 % trained (0 % kept in the last checkpoint): interrupted."
+    )
+    saved = replace(stopped, figures=figures | {"batches_applied": 114.0})
+    assert plain(sentences.outcome(saved)) == "Stopped after 40 s, 11 % trained: interrupted."
 
 
 @pytest.mark.parametrize(

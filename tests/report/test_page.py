@@ -64,7 +64,7 @@ def test_all_is_there_without_scripts():
         for fact in (*decision.evidence, *(one.why_not for one in decision.considered)):
             assert fact in text
     wanted = (
-        "Finished in 3 min.", "2 min 31 s", "20.4 k", "36.2 k", "AUC 0.7893", "31.0–37.2 k", "inside range",
+        "Finished in 2 min 31 s.", "20.4 k", "36.2 k", "AUC 0.7893", "31.0–37.2 k", "inside range",
         "outside range", "12 % under the predicted 41.0 k", "Every batch was applied exactly once.",
         "20261129-201758-a1b2c3", "trimtab explain 20261130-201758-0a1b2c", "512Mi per PS",
         "worker-1-2",

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.plan import Plan, RolePlan
 from trimtab.core.domain.records import Decision, JobRecord
-from trimtab.core.report.sentences import accounting, duration, outcome, whole
+from trimtab.core.report.sentences import accounting, outcome, whole
+from trimtab.core.report.words import duration
 
 PLAN = Plan(RolePlan(1, 1.0, 2**30), RolePlan(2, 1.0, 2**30))
 

@@ -8,6 +8,7 @@ and writes to a file, because its log would bury the one line that matters: the 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import http.client
 import os
 import signal
@@ -22,6 +23,7 @@ from trimtab.core.errors import BadInput, TrimtabError
 from trimtab.core.history.mlflow.opening import QUIET, Place
 from trimtab.core.history.mlflow.store import MlflowHistory
 
+_PR_SET_PDEATHSIG = 1
 LOG = "mlflow_server.log"  # under TRIMTAB_HOME
 _START_SECONDS = 180.0  # 20 s on two idle cores
 _LOOK_SECONDS = 0.2
@@ -48,6 +50,8 @@ def serve_pages(
         BadInput: the port is taken. TrimtabError: the server did not start, or ended by itself.
         HistoryAway: the store cannot be opened.
     """
+    if not 1 <= port <= 65535:
+        raise BadInput("--port", port, "give a port from 1 to 65535")
     own = "127.0.0.1" if host in _ANYWHERE else host
     if _answers(own, port):
         raise BadInput("--port", port, f"another program answers at {own}:{port}; give a free port")
@@ -57,7 +61,7 @@ def serve_pages(
     with log.open("wb") as output:
         process = subprocess.Popen(
             _command(history.place, host, port), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            start_new_session=True, env=_environment(),
+            start_new_session=True, env=_environment(), preexec_fn=_end_with_parent,
         )  # fmt: skip
     try:
         _wait_until_ready(process, own, port, clock, stop, log)
@@ -69,6 +73,12 @@ def serve_pages(
             raise TrimtabError(f"MLflow's server ended by itself (exit code {process.returncode}); see {log}")
     finally:
         _end(process)
+
+
+def _end_with_parent() -> None:
+    """Linux: the server gets SIGTERM when this command is gone, however it went."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _command(place: Place, host: str, port: int) -> list[str]:

@@ -125,7 +125,7 @@ class MlflowHistory:
 
     def prepare(self) -> None:
         """Make the store and the experiment where they are not there yet; see `History.prepare`."""
-        with self._lock, self._talking("cannot be made") as client:
+        with self._lock, self._talking("cannot be used") as client:
             if not self._experiment_id(client):
                 self._make_experiment(client)
 
