@@ -120,29 +120,12 @@ def make_choice(question: Question, fit: Fit) -> Choice:
             barred |= plans.shapes.ps <= before.ps.replicas
         if before.worker.replicas > one.plan.worker.replicas:
             barred |= plans.shapes.workers >= before.worker.replicas
-    barred |= _turned_round(question, plans)
+    shapes = plans.shapes
+    barred |= guard.turned_round(question, shapes.workers, shapes.worker_cpu, shapes.ps, shapes.ps_cpu)
     return Choice(
         question, plans, throughput, scores(throughput, plans.cost, question.objective), caution,
         _switch_seconds(question, plans.shapes), barred,
     )  # fmt: skip
-
-
-def _turned_round(question: Question, plans: Lattice) -> np.ndarray:
-    """Which plans `guard.reverses`; by directions, for they are all that it looks at."""
-    barred = np.zeros(len(plans), bool)
-    if not any(one.changes_plan for one in question.decisions) or not len(plans):
-        return barred
-    plan, shapes = question.plan, plans.shapes
-    columns = (
-        shapes.workers - plan.worker.replicas, shapes.worker_cpu - plan.worker.cpu,
-        shapes.ps - plan.ps.replicas, shapes.ps_cpu - plan.ps.cpu,
-    )  # fmt: skip
-    signs = np.stack([np.sign(np.round(one, 6)) for one in columns])
-    code = (signs + 1).T @ np.array([27, 9, 3, 1])
-    for one in np.unique(code):
-        here = code == one
-        barred[here] = guard.reverses(question, plans.plan(int(np.flatnonzero(here)[0])))
-    return barred
 
 
 def _switch_seconds(question: Question, shapes: Shapes) -> Array:

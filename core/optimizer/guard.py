@@ -12,12 +12,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from trimtab.core.domain.plan import Plan
 from trimtab.core.domain.records import Decision
 from trimtab.core.optimizer.objective import score
 from trimtab.core.optimizer.question import Question
 from trimtab.core.perf.fit import Fit
 from trimtab.core.perf.rows import LAST_WINDOWS, Row
+
+Array = npt.NDArray[np.float64]
 
 LEAST_GAIN = 0.05  # in scores
 LOOK_BACK_SECONDS = 60.0
@@ -150,19 +155,33 @@ def measured_worse(question: Question, fit: Fit) -> tuple[Row, ...]:
 
 def reverses(question: Question, plan: Plan) -> bool:
     """Whether `plan` turns round what a change within the look-back did, for workers or for PSs."""
+    shape = tuple(np.array([one]) for one in _numbers(plan))
+    return bool(turned_round(question, *shape)[0])
+
+
+def turned_round(question: Question, workers: Array, worker_cpu: Array, ps: Array, ps_cpu: Array) -> np.ndarray:
+    """For each plan, whether it turns round what a change within the look-back did.
+
+    Fewer cores per pod than a moment ago, but more than before that, are no turning round: a step that went too far is
+    made finer, and the next one can only be finer still.
+    """
+    found = np.zeros(len(workers), bool)
+    now = _numbers(question.plan)
     for change in question.decisions:
         if not change.changes_plan or question.time_seconds - change.time_seconds > LOOK_BACK_SECONDS:
             continue
-        before = change.before
-        if before is None:
+        if change.before is None:
             continue
-        for old, new, now, then in (
-            (before.worker, change.plan.worker, question.plan.worker, plan.worker),
-            (before.ps, change.plan.ps, question.plan.ps, plan.ps),
-        ):
-            if (new.replicas - old.replicas) * (then.replicas - now.replicas) < 0:
-                return True
-            still = new.replicas == old.replicas and then.replicas == now.replicas
-            if still and (new.cpu - old.cpu) * (then.cpu - now.cpu) < -1e-12:
-                return True
-    return False
+        old, new = _numbers(change.before), _numbers(change.plan)
+        for count, cores, then_count, then_cores in ((0, 1, workers, worker_cpu), (2, 3, ps, ps_cpu)):
+            found |= (new[count] - old[count]) * (then_count - now[count]) < 0
+            if new[count] == old[count]:
+                back = (new[cores] - old[cores]) * (then_cores - now[cores]) < -1e-12
+                low, high = sorted((old[cores], new[cores]))
+                finer = (then_cores > low + 1e-9) & (then_cores < high - 1e-9)
+                found |= (then_count == now[count]) & back & ~finer
+    return found
+
+
+def _numbers(plan: Plan) -> tuple[float, float, float, float]:
+    return (plan.worker.replicas, plan.worker.cpu, plan.ps.replicas, plan.ps.cpu)

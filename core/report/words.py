@@ -65,9 +65,11 @@ def exact_duration(seconds: float | None) -> str:
         return f"{found:.1f}{NO_BREAK}s"
     hours, rest = divmod(round(found), 3600)
     if hours:
-        return f"{hours}{NO_BREAK}h {rest // 60}{NO_BREAK}min"
+        return f"{hours}{NO_BREAK}h" + (f" {rest // 60}{NO_BREAK}min" if rest >= 60 else "")
     minutes, rest = divmod(rest, 60)
-    return f"{minutes}{NO_BREAK}min {rest}{NO_BREAK}s" if minutes else f"{rest}{NO_BREAK}s"
+    if not minutes:
+        return f"{rest}{NO_BREAK}s"
+    return f"{minutes}{NO_BREAK}min" + (f" {rest}{NO_BREAK}s" if rest else "")
 
 
 def clock(seconds: float | None) -> str:
