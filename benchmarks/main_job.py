@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from figures import Figure, options, report
 ROWS, QUICK_ROWS, EPOCHS = 1_000_000, 200_000, 3
 TABLE_BYTES, WIDE = 200e6, 32
 STEPS = ((2, 1), (2, 2), (1, 2), (1, 1))
+PS_CORES = 0.35
 
 
 def environment(home: str) -> dict[str, str]:
@@ -71,6 +71,7 @@ def resized(sample: str, home: str) -> tuple[float, float, list[float | None]]:
     os.environ["TRIMTAB_HISTORY"] = "none"
     from trimtab.core.controller import run
     from trimtab.core.domain.job import JobSpec
+    from trimtab.core.domain.plan import Plan, RolePlan
     from trimtab.core.domain.records import Decision
 
     left = list(STEPS)
@@ -80,7 +81,10 @@ def resized(sample: str, home: str) -> tuple[float, float, list[float | None]]:
         grown = question.batches_left < 0.6 * batches[0]  # the table has most of its rows by then
         if left and grown:
             workers, ps = left.pop(0)
-            new = replace(plan, ps=replace(plan.ps, replicas=ps), worker=replace(plan.worker, replicas=workers))
+            cores = question.limits.cpu
+            each = int(100 * (cores - ps * PS_CORES) / workers) / 100  # all of the cap, and no more
+            worker = RolePlan(workers, min(1.0, each), plan.worker.memory_bytes)
+            new = Plan(RolePlan(ps, PS_CORES, plan.ps.memory_bytes), worker)
             return Decision(question.time_seconds, "replace", new, "on purpose", action=f"To {new}", before=plan)
         return Decision(question.time_seconds, "hold", plan, "wait", before=plan)
 

@@ -99,7 +99,10 @@ def _orders(draft: Draft, name: str, sync: WorkerSync) -> WorkerOrders:
         Grant(hold.id, hold.kind, hold.lo, hold.hi, routing.version, path if hold.kind == METRICS else "")
         for hold in (*again, *given)
     )
-    news = routing if routing.version > sync.routing_version else None
+    # While vshards change hands their old owner takes pushes until it is asked to stop: whoever knows of the new one
+    # too early would wait for it. Nothing is lent meanwhile, so nothing needs the new routing before.
+    early = bool(state.tenancies) and sync.routing_version > 0 and not sync.trouble
+    news = routing if routing.version > sync.routing_version and not early else None
     return WorkerOrders(state.document.term, news, grants)
 
 

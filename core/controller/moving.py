@@ -16,7 +16,7 @@ from trimtab.core.controller.state import Draft, Phase, Pod, State, Tenancy
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.wire.messages import DropOrder, Origin, PrepareOrder, Routing, ServeOrder
 
-LITTLE_ROWS = 40_000  # left to send after a refresh: some five megabytes, sent and applied in a few steps' time
+LITTLE_ROWS = 30_000  # left to send after a refresh: some five megabytes, sent and applied in a few steps' time
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class Exchange:
         self.watch = Watch(table)
         self.counters = Counters()
         self.failure = ""
+        self.give_way: Callable[[], None] = lambda: None  # between two of many short holds of the lock
         self._batches, self._die = batches, die
         self._tokens = TokenStore()
         self._buffers = threading.local()

@@ -105,6 +105,7 @@ class Incoming:
             if self._holdings.wanted[vshard] <= self._holdings.since[vshard]:  # else it is about to be taken over
                 with self._exchange.lock:
                     self._forget(vshard)
+                self._exchange.give_way()
 
     def holds_any(self) -> bool:
         """Whether anything is kept aside."""
@@ -174,6 +175,10 @@ class Incoming:
         prepared = [v for v in wanted if v in self._aside and self._aside[v].origin.process == origin.process]
         done = 0
         if prepared:
+            # Once more while the origin still serves: what is left to send when nobody does is then next to nothing.
+            _, found, rows = self._ask(origin, MoveRequest(to_bitmap(prepared), origin.since, changes=True))
+            with self._exchange.lock:
+                self._put(found, rows)
             request = MoveRequest(to_bitmap(prepared), origin.since, changes=True, final=True)
             done |= self._complete(order.since, *self._ask(origin, request))
         left = [vshard for vshard in wanted if not done >> vshard & 1]

@@ -63,6 +63,7 @@ class Outgoing:
                 if request.final:
                     sets += self._told(bit)  # under the same lock as the rows
                     self._exchange.watch.end(bit)
+            self._exchange.give_way()
             covered |= bit
             parts.append((found, rows))
             sums.append(VshardSum(vshard, len(found.keys), total))
@@ -101,11 +102,11 @@ class Outgoing:
         changes, rest = watch.sorted_out(log, covered)
         with self._exchange.lock:
             watch.give_back(rest)
-        rows = self._read(changes)
+        rows = self._read(changes, request.final)
         counts_told = tuple(np.diff(changes.ends, prepend=0).tolist())
         return MoveReply(_bits(covered), counts_told, told, tuple(sums)), changes.keys, rows
 
-    def _read(self, changes: Changes) -> list[Floats]:
+    def _read(self, changes: Changes, final: bool) -> list[Floats]:
         """Whole rows by table, the lock held for a slice at a time; what changes meanwhile is in the next list."""
         result: list[Floats] = []
         start = 0
@@ -119,6 +120,8 @@ class Outgoing:
                     if part.absent:
                         raise WireError("rows that changed are gone: their vshard was dropped meanwhile")
                     pieces.append(self._table.whole_rows(part)[number])
+                if not final:
+                    self._exchange.give_way()
             width = self._table.width(number)
             result.append(np.concatenate(pieces) if pieces else np.empty((0, width), np.float32))
             start = end

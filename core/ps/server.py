@@ -46,6 +46,7 @@ from trimtab.core.wire.messages import (
 
 log = logging.getLogger(__name__)
 
+GIVE_WAY_SECONDS = 0.001
 WATCH_SECONDS = 30.0  # nobody asked for changes for so long: the move was given up
 
 _Order = ServeOrder | CopyOrder | DropOrder
@@ -69,6 +70,9 @@ class ParameterServer:
         self.process, self.address = process, ""
         self.exchange = Exchange(table, batches)
         self.stopping = threading.Event()
+        # A lock that is taken again at once is never got by those who wait for it: training would stand still while
+        # hundreds of vshards are copied or dropped one after the other.
+        self.exchange.give_way = self._give_way
         self._job_id, self._term, self._model, self._clock = job_id, term, model, clock
         self._last_contact = clock.now()
         self._holdings = Holdings(self.exchange)
@@ -133,6 +137,9 @@ class ParameterServer:
             self._asked_at = self._clock.now()
             return self._outgoing.handle(body)
         return self.exchange.handle(peer, header, body)
+
+    def _give_way(self) -> None:
+        self._clock.wait(self.stopping, GIVE_WAY_SECONDS)
 
     # ---- taking orders
 
@@ -275,8 +282,10 @@ class ParameterServer:
         for vshard in from_bitmap(order.vshards):
             with self.exchange.lock:
                 idle = self._holdings.held & ~self.exchange.served
-                if idle >> vshard & 1 and self._holdings.since[vshard] < order.since:
-                    self._holdings.empty(vshard)
+                if not (idle >> vshard & 1 and self._holdings.since[vshard] < order.since):
+                    continue
+                self._holdings.empty(vshard)
+            self.exchange.give_way()
 
     def _copy(self, order: CopyOrder) -> None:
         """Write a copy of all that is served; a failed disk is reported, not fatal."""
@@ -298,6 +307,7 @@ class ParameterServer:
                 held = self.exchange.sets.of(vshard)
                 content = self.exchange.table.extract(vshard)
                 since = self._holdings.since[vshard]
+            self.exchange.give_way()
             yield VshardCopy(vshard, since, held.applied, held.skipped, content)
 
     def _report(self, sequence: int) -> PsReport:

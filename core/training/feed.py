@@ -85,6 +85,7 @@ class Feed:
         self._last_contact = clock.now()
         self._last_step: float | None = None
         self._hurried_at = -math.inf
+        self._trouble = False
         self._me = psutil.Process()
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
 
@@ -149,6 +150,7 @@ class Feed:
         now = self._clock.now()
         if now - self._hurried_at >= _HURRY_SECONDS:
             self._hurried_at = now
+            self._trouble = True
             self._wake.set()
 
     def fail(self, reason: str) -> None:
@@ -201,7 +203,7 @@ class Feed:
             self._config.job_id, self._config.term, self._config.pod, self._process,
             0 if self.stopping.is_set() else want, tuple(sending.finished), self._routing_version,
             tuple(sending.losses), tuple(sending.scores), sending.metrics, dict(sending.phases), sending.max_gap,
-            time.process_time(), memory, sending.failure,
+            time.process_time(), memory, sending.failure, self._trouble,
         )  # fmt: skip
 
     def _keep(self, sent: _Unsent) -> None:
@@ -218,6 +220,7 @@ class Feed:
     def _obey(self, orders: WorkerOrders) -> None:
         if orders.routing is not None and orders.routing.version > self._routing_version:
             self._routing_version = orders.routing.version
+            self._trouble = False
             self._on_routing(orders.routing)
         with self._arrived:
             for grant in orders.grants:

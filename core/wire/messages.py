@@ -314,6 +314,7 @@ class WorkerSync:
         phase_seconds: seconds per phase since the last call (read, pull, compute, push, wait).
         max_gap_seconds: longest time between two finished steps since the last call.
         failure: a reason that no repetition mends (user code raised, ...); ends the job.
+        trouble: something was not where the routing says: newer routing is needed now.
     """
 
     job_id: str
@@ -331,6 +332,7 @@ class WorkerSync:
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
     failure: str = ""
+    trouble: bool = False
 
 
 @dataclass(frozen=True)

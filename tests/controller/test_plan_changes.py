@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from controller_world import World, plan_of, settings
 
-from trimtab.core.controller.inputs import Decided
+from trimtab.core.controller.actions import AnswerWorker
+from trimtab.core.controller.inputs import Decided, WorkerSaid
 from trimtab.core.controller.state import Phase
 from trimtab.core.domain.intervals import IntervalSet
 from trimtab.core.domain.job import JobState, Mode
@@ -92,6 +93,26 @@ def test_the_leaving_share_goes_to_the_others_only_when_it_is_free():
         seen.append({status.name: status.cpu for status in world.cluster.observe()})
     assert seen[-1] == {"ps-0-t1-g1": 0.5, "worker-0-t1-g1": 3.5}
     assert any(0 < shares.get("worker-1-t1-g1", 0) < 1 for shares in seen), "all gave a little meanwhile"
+
+
+def test_workers_hear_of_new_owners_when_these_serve_or_when_they_ask():
+    """Whoever knew before would wait for them, while the old owner still takes pushes."""
+    world = world_of()
+    until(world, training)
+    world.wish(plan_of(2, 1))
+    until(world, lambda world: world.state.tenancies)
+    worker = next(iter(world.workers.values()))
+    before = world.state.document.routing.version - 1
+    call = replace(worker.message(1), routing_version=before)
+    (quiet,) = [one.orders for one in world.feed(WorkerSaid(call)) if isinstance(one, AnswerWorker)]
+    assert quiet.routing is None and quiet.grants == ()
+    (asked,) = [
+        one.orders for one in world.feed(WorkerSaid(replace(call, trouble=True))) if isinstance(one, AnswerWorker)
+    ]
+    assert asked.routing == world.state.document.routing
+    until(world, as_planned)
+    (later,) = [one.orders for one in world.feed(WorkerSaid(call)) if isinstance(one, AnswerWorker)]
+    assert later.routing == world.state.document.routing
 
 
 def test_shares_change_in_place():

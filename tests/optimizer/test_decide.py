@@ -216,11 +216,12 @@ def test_a_change_is_not_turned_round_within_the_look_back():
 
 
 def test_a_step_that_went_too_far_is_made_finer_but_never_undone_within_the_look_back():
-    """Cores per PS went from 0.3 to 0.6: 0.4 and 0.5 are open, 0.3 and 0.2 are not, nor more of another kind of back."""
+    """Cores per PS went from 0.3 to 0.6: 0.4 and 0.5 are open, 0.3 and 0.2 are not; workers alike, the other way."""
     before, now = plan(2, 0.8, 1, 0.3), plan(2, 0.7, 1, 0.6)
     change = Decision(13.0, "replace", now, "more for the PS.", 1, before=before, switch_seconds=0.2)
     asked = question(plan=now, observations=windows(now, 0.02, 15.0), time_seconds=25.0, decisions=(change,))
-    for ps_cpu, turned in ((0.2, True), (0.3, True), (0.4, False), (0.5, False), (0.7, False)):
+    steps = ((0.2, True), (0.3, True), (0.4, False), (0.5, False), (0.7, False))
+    for ps_cpu, turned in steps:
         assert reverses(asked, plan(2, 0.7, 1, ps_cpu)) is turned, ps_cpu
     for worker_cpu, turned in ((0.6, False), (0.75, False), (0.8, True), (0.9, True)):
         assert reverses(asked, plan(2, worker_cpu, 1, 0.6)) is turned, worker_cpu
