@@ -118,11 +118,11 @@ def test_workers_and_servers_come_and_go_within_the_caps(sample, tmp_path, scrip
     script = scripted((2, 1), (2, 2), (1, 2), (1, 1))
     limits = Limits(cpu=1.6, memory_bytes=3 * GIB, workers=2, ps=2)
     spec = JobSpec(
-        str(sample), model=AUDIT, epochs=30, batch_size=64, job_dir=str(tmp_path / "job"), seed=3, limits=limits
+        str(sample), model=AUDIT, epochs=60, batch_size=64, job_dir=str(tmp_path / "job"), seed=3, limits=limits
     )
     with Watcher() as watched:
         result = train(spec, **QUICK)
-    check(result, audit(result, epochs=30))
+    check(result, audit(result, epochs=60))
     assert script.steps == []
     assert [shape(change.plan) for change in result.plans] == [(1, 1), (2, 1), (2, 2), (1, 2), (1, 1)]
     assert result.resends_dropped == 0, "planned changes leave nothing half done"
@@ -143,7 +143,7 @@ def test_moves_leave_the_very_same_bits(sample, tmp_path, scripted):
         script = scripted(*steps)
         job_dir = tmp_path / f"job-{len(steps)}"
         spec = JobSpec(
-            str(sample), epochs=12, batch_size=128, job_dir=str(job_dir), seed=3, workers=1, ps=1,
+            str(sample), epochs=40, batch_size=128, job_dir=str(job_dir), seed=3, workers=1, ps=1,
             limits=Limits(ps=3, workers=1),
         )  # fmt: skip
         result = train(spec, **QUICK)
@@ -175,9 +175,9 @@ def test_a_kill_while_a_change_is_under_way_costs_only_repairs(sample, tmp_path,
                 victim.send_signal(signal.SIGKILL)
                 killed.append(victim.pid)
 
-    spec = JobSpec(str(sample), model=AUDIT, epochs=30, batch_size=64, job_dir=str(tmp_path / "job"), seed=3)
+    spec = JobSpec(str(sample), model=AUDIT, epochs=45, batch_size=64, job_dir=str(tmp_path / "job"), seed=3)
     result = train(spec, progress=progress, checkpoint_seconds=1.0, **QUICK)
-    check(result, audit(result, epochs=30))
+    check(result, audit(result, epochs=45))
     assert len(killed) == 2
     assert [shape(change.plan) for change in result.plans][:2] == [(1, 1), steps[0]]
 
@@ -186,7 +186,7 @@ def test_a_job_that_growth_does_not_help_stays_small(sample, tmp_path):
     """One core is all there is, and one worker with its server uses it up: there is room for two, but no gain."""
     limits = Limits(cpu=1.0)
     spec = JobSpec(
-        str(sample), epochs=20, batch_size=256, job_dir=str(tmp_path / "job"), seed=3, limits=limits, mode=Mode.AUTO
+        str(sample), epochs=80, batch_size=256, job_dir=str(tmp_path / "job"), seed=3, limits=limits, mode=Mode.AUTO
     )
     result = train(spec, settle_seconds=0.5, window_seconds=2.0)
     assert result.state is JobState.FINISHED, result.error
