@@ -116,9 +116,11 @@ def test_the_list_is_written_only_when_it_changes(cluster: LocalCluster, tmp_pat
 def test_a_pod_that_somebody_else_has_reaped_is_ended_and_the_others_go_on(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    cluster.apply([python(tmp_path, "a", "pass"), python(tmp_path, "b", "import time; time.sleep(60)")])
+    stays = "import time; time.sleep(60)"
+    cluster.apply([python(tmp_path, "a", stays), python(tmp_path, "b", stays)])
     pid = cluster.observe()[0].pid
     assert pid is not None
+    os.kill(pid, signal.SIGKILL)  # not one that ends by itself: the look above might have reaped it already
     os.waitpid(pid, 0)
     lost, other = cluster.observe()
     assert (lost.phase, lost.exit_code, other.phase) == ("failed", None, "running")
