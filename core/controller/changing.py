@@ -32,9 +32,10 @@ def drive_plan(draft: Draft) -> None:
     seen = observe(draft)
     _watch_switch(draft, seen)
     state = draft.state
-    if state.wish is not None and not state.committing and state.phase is Phase.TRAINING and _may_commit(draft):
+    free = not state.committing and draft.now >= state.commit_at
+    if state.wish is not None and free and state.phase is Phase.TRAINING:
         wish = replace(state.wish, number=_next_number(state))
-        slim = replace(wish, considered=(), evidence=())  # the document stays small; events and record hold all of it
+        slim = replace(wish, considered=(), evidence=())  # the document stays small; the record holds all of it
         draft.state = replace(state, wish=wish)
         commit(draft, CommitDocument(replace(state.document.decided(slim), plan=wish.plan)))
     elif seen is not None and state.settings.mode is not Mode.FIXED and not state.considering and state.wish is None:
@@ -165,10 +166,6 @@ def _keep(draft: Draft, decision: Decision) -> None:
     draft.state = replace(draft.state, decisions=(*draft.state.decisions, kept))
     kind = "advice" if kept.advised else "hold"
     draft.note(kind, f"{kept.action}: {kept.reason}", decision=kept.number)
-
-
-def _may_commit(draft: Draft) -> bool:
-    return draft.now >= draft.state.commit_at
 
 
 def _next_number(state: State) -> int:

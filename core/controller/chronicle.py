@@ -74,10 +74,6 @@ class Chronicle:
         if self._recorder is not None:
             self._recorder.update(record)
 
-    def problem(self) -> str:
-        """What is wrong with the history at the moment, "" when nothing is known to be."""
-        return self._recorder.problem() if self._recorder is not None else ""
-
     def record(self, state: State, figures: Mapping[str, object], ended_at: float | None = None) -> JobRecord:
         """The record so far."""
         known, _ = finite(figures)

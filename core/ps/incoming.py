@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -48,13 +47,6 @@ _REFRESH_EVERY = 16  # pieces
 _TRIES = 3  # a copy whose sums differ is made whole so often before it is a fault
 
 
-@dataclass
-class _Aside:
-    """Where a vshard's rows that are kept aside come from, and what they sum to so far is in `sums`."""
-
-    origin: Origin
-
-
 class Incoming:
     """Vshards on their way to one server. Used by the server's one order thread."""
 
@@ -62,7 +54,7 @@ class Incoming:
         self._holdings, self._dial = holdings, dial
         self._exchange = holdings.exchange
         self._table = holdings.exchange.table
-        self._aside: dict[int, _Aside] = {}
+        self._aside: dict[int, Origin] = {}  # by vshard: whose rows lie here; their sums are in `_sums`
         self._sums = np.zeros(VSHARDS, np.uint64)
         self._refreshed: dict[tuple[str, int], int] = {}
         self._connections: dict[str, DataConnection] = {}
@@ -71,8 +63,8 @@ class Incoming:
     def staged(self) -> tuple[Staged, ...]:
         """What is kept aside and has been refreshed at least once, by origin."""
         by_origin: dict[tuple[str, int], list[int]] = {}
-        for vshard, aside in tuple(self._aside.items()):
-            by_origin.setdefault((aside.origin.process, aside.origin.since), []).append(vshard)
+        for vshard, origin in tuple(self._aside.items()):
+            by_origin.setdefault((origin.process, origin.since), []).append(vshard)
         return tuple(
             Staged(to_bitmap(vshards), process, since, self._refreshed[process, since])
             for (process, since), vshards in by_origin.items()
@@ -100,7 +92,7 @@ class Incoming:
     def keep_only(self, orders: tuple[PrepareOrder, ...]) -> None:
         """Throw away what no order asks for any more, a few vshards at a time."""
         wanted = {vshard: order.origin for order in orders for vshard in from_bitmap(order.vshards)}
-        gone = [vshard for vshard, aside in self._aside.items() if wanted.get(vshard) != aside.origin]
+        gone = [vshard for vshard, origin in self._aside.items() if wanted.get(vshard) != origin]
         for vshard in gone:
             if self._holdings.wanted[vshard] <= self._holdings.since[vshard]:  # else it is about to be taken over
                 with self._exchange.lock:
@@ -117,8 +109,7 @@ class Incoming:
 
     def _lacks(self, vshard: int, origin: Origin) -> bool:
         """Whether a vshard should be kept aside and is not. One that this server holds newer is left alone."""
-        aside = self._aside.get(vshard)
-        if aside is not None and aside.origin == origin:
+        if self._aside.get(vshard) == origin:
             return False
         served = self._exchange.served >> vshard & 1
         return not served and self._holdings.since[vshard] < origin.since
@@ -133,7 +124,7 @@ class Incoming:
             self._keep_reserve(rows)
             self._put(found, rows)
         for vshard in covered:
-            self._aside[vshard] = _Aside(origin)
+            self._aside[vshard] = origin
         if not covered:
             raise WireError(f"parameter server {origin.process[:12]} does not serve what was to be prepared")
 
@@ -172,7 +163,7 @@ class Incoming:
             vshard for vshard in from_bitmap(order.vshards)
             if holdings.wanted[vshard] == order.since > holdings.since[vshard]  # an order comes again when part is done
         ]  # fmt: skip
-        prepared = [v for v in wanted if v in self._aside and self._aside[v].origin.process == origin.process]
+        prepared = [vshard for vshard in wanted if self._aside.get(vshard) == origin]
         done = 0
         if prepared:
             # Once more while the origin still serves: what is left to send when nobody does is then next to nothing.
