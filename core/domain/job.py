@@ -68,6 +68,10 @@ class JobSpec:
         seed: decides shuffle, split, initial values and every random draw.
         embedding_dim: width of the built-in models' embeddings.
         prices: for costs in plans and reports.
+        checkpoint_dir: path or URL (anything fsspec writes) for copies and manifests; each run gets a folder of its own
+            in it. None: in the job's directory.
+        init_from: a run (id or directory) or a checkpoint (manifest, or a directory of them) whose rows this job starts
+            with, as a new job: nothing counts as applied.
         orphan_grace_seconds: how long a pod lives without its controller.
     """
 
@@ -89,6 +93,8 @@ class JobSpec:
     embedding_dim: int = 16
     prices: Prices = field(default_factory=Prices)
     orphan_grace_seconds: float = 30.0
+    checkpoint_dir: str | None = None
+    init_from: str | None = None
 
     def __post_init__(self) -> None:
         """Checks every field that needs neither data, model nor machine.
@@ -101,6 +107,12 @@ class JobSpec:
             self._set("columns", _path("--columns", self.columns, "give the path of a YAML or JSON file"))
         if self.job_dir is not None:
             self._set("job_dir", _path("--job-dir", self.job_dir, "give the path of a new or an empty directory"))
+        if self.checkpoint_dir is not None:
+            remedy = "give a directory or a URL that can be written"
+            self._set("checkpoint_dir", _path("--checkpoint-dir", self.checkpoint_dir, remedy))
+        if self.init_from is not None:
+            remedy = "give a run's id or directory, or a checkpoint's path or URL"
+            self._set("init_from", _path("--init-from", self.init_from, remedy))
         if not isinstance(self.limits, Limits):
             raise BadInput("limits", self.limits, "give Limits(...); None in its fields lets the machine decide")
         for name, value in (("--epochs", self.epochs), ("--batch-size", self.batch_size)):

@@ -32,6 +32,7 @@ MAX_BODY_BYTES = 1 << 30
 
 PUSH, PULL, KEYS, SKIPPED, DEFAULTS = 1, 2, 4, 8, 16  # flags
 MOVE = 32  # between parameter servers: the body is a MoveRequest, the reply's a MoveReply with rows
+HELD = 64  # the body is a HeldRequest, the reply's a HeldReply: nothing is changed
 NONE, OK, NEED_KEYS, FAILED = 0, 1, 2, 3  # status of a half
 
 _REQUEST = struct.Struct("<4sHHIIqqQQfIQ64s64s")

@@ -17,7 +17,7 @@ from trimtab.core.domain.intervals import Interval
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.errors import Refused
 
-PROTOCOL = 2  # rises when a message changes meaning; a peer with another number is refused
+PROTOCOL = 3  # rises when a message changes meaning; a peer with another number is refused
 
 
 def to_bitmap(vshards: list[int] | tuple[int, ...] | range) -> str:
@@ -202,6 +202,12 @@ class PsReport:
         staged: what is kept aside. missing: ordered vshards (bitmap) whose named origin does not hold them.
         move_error: why what should be prepared can't be (no room), "" otherwise.
         cpu_seconds, rss_bytes: of the process, since its start and now.
+        table_rows: rows of each table of the model. vshard_rows: of each vshard (512), () for not told.
+        vshard_traffic: bytes of pushes per second to each vshard, lately, () for not told.
+        refused: connections and frames that were refused since the start.
+        snapshots, snapshot_seconds: how many were written, and what the last one took.
+        snapshot_error: why the last one was not, "" when it was.
+        freeze_seconds: the longest time that vshards which this process took over were served by nobody.
     """
 
     process: str
@@ -222,6 +228,28 @@ class PsReport:
     staged: tuple[Staged, ...] = ()
     missing: str = ""
     move_error: str = ""
+    table_rows: tuple[int, ...] = ()
+    vshard_rows: tuple[int, ...] = ()
+    vshard_traffic: tuple[float, ...] = ()
+    refused: int = 0
+    snapshots: int = 0
+    snapshot_seconds: float = 0.0
+    snapshot_error: str = ""
+    freeze_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class HeldRequest:
+    """Worker to parameter server, on the data plane: which batches are in the rows of `vshards`?"""
+
+    vshards: str
+
+
+@dataclass(frozen=True)
+class HeldReply:
+    """What of the asked vshards is served, by tenure and set; what is missing is not served."""
+
+    served: tuple[Served, ...]
 
 
 @dataclass(frozen=True)
@@ -360,6 +388,9 @@ class PsConfig:
         control_address: Unix socket path for gRPC; data_address: ``tcp:127.0.0.1:0`` or ``unix:PATH``.
         batches: N; numbers outside 0 .. N-1 are refused. model: path of the ModelSpec as JSON.
         memory_bytes: the table may not grow beyond it.
+        snapshots: directory of this node for snapshots, "" for none: read for the freshest copies, written now and then.
+        snapshot_seconds, snapshot_bytes: one is due after so long, or so many bytes of pushes, whichever comes first.
+        snapshot_deadline_seconds: a child that takes longer is killed.
     """
 
     job_id: str
@@ -374,6 +405,10 @@ class PsConfig:
     memory_bytes: int
     orphan_grace_seconds: float
     controller_address: str = ""
+    snapshots: str = ""
+    snapshot_seconds: float = 20.0
+    snapshot_bytes: int = 64 << 20
+    snapshot_deadline_seconds: float = 120.0
     protocol: int = PROTOCOL
 
 

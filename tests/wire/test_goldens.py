@@ -55,14 +55,15 @@ def test_configs_have_their_keys():
     ps = json.loads(to_json(PsConfig("job", "ps-0", 1, "s", "c", "d", "m", 0, 1, 1, 1.0)))
     assert list(ps) == [
         "job_id", "pod", "term", "secret_file", "control_address", "data_address", "model", "seed", "batches",
-        "memory_bytes", "orphan_grace_seconds", "controller_address", "protocol",
+        "memory_bytes", "orphan_grace_seconds", "controller_address", "snapshots",
+        "snapshot_seconds", "snapshot_bytes", "snapshot_deadline_seconds", "protocol",
     ]  # fmt: skip
     worker = json.loads(to_json(WorkerConfig("job", "worker-0", 1, "s", "c", "spec", "m", "d", "", 1, 1.0)))
     assert list(worker) == [
         "job_id", "pod", "term", "secret_file", "controller_address", "spec", "model", "dataset", "validation_dataset",
         "threads", "orphan_grace_seconds", "protocol",
     ]  # fmt: skip
-    assert ps["protocol"] == worker["protocol"] == PROTOCOL == 2
+    assert ps["protocol"] == worker["protocol"] == PROTOCOL == 3
 
 
 def test_the_state_document_has_its_keys():
