@@ -21,6 +21,10 @@ SAMPLE := build/sample/criteo_$(SAMPLE_ROWS)_$(SAMPLE_SEED).parquet
 EPOCHS ?= $(if $(DATA),1,3)
 ARGS ?=
 
+# Seeds of the chaos suite: numbers and ranges; SEED replays one.
+SEEDS ?= 0-199
+SEED ?=
+
 # Bytecode of every package at once: twenty seconds now, instead of a slow first import in each process later.
 COMPILE ?= --compile-bytecode
 
@@ -77,6 +81,10 @@ lint: $(VENV)/.dev.stamp $(VENV)/.kernels.stamp ## Run lint, types and import co
 .PHONY: bench
 bench: $(VENV)/.dev.stamp $(VENV)/.kernels.stamp ## Run every benchmark and write docs/benchmarks.md (up to an hour).
 	@$(BIN)/python benchmarks/run_all.py $(ARGS)
+
+.PHONY: chaos
+chaos: $(VENV)/.dev.stamp $(VENV)/.kernels.stamp ## Kill and cut jobs from 200 seeds, audit each (hours): make chaos [SEEDS=0-19] [SEED=n].
+	@$(BIN)/python tests/integration/chaos.py $(or $(SEED),$(SEEDS)) $(ARGS)
 
 .PHONY: lock
 lock: $(VENV)/.uv.stamp ## Pin the newest versions that setup.cfg allows into requirements.lock.

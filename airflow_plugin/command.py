@@ -14,6 +14,7 @@ from typing import Any
 OPTIONS = (
     "data", "columns", "model", "epochs", "batch_size", "workers", "ps", "max_cpu", "max_memory", "max_workers",
     "max_ps", "mode", "objective", "learning_rate", "job_name", "job_dir", "validation", "seed", "embedding_dim",
+    "checkpoint_dir", "init_from",
 )  # fmt: skip
 BAD_INPUT, INTERRUPTED = 2, 130  # exit codes of `trimtab train`
 _NOT_GIVEN = (None, "", "None", "none")

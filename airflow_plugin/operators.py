@@ -64,6 +64,8 @@ class TrimtabTrainOperator(BaseOperator):
         validation: float | str | None = None,
         seed: int | str | None = None,
         embedding_dim: int | str | None = None,
+        checkpoint_dir: str | None = None,
+        init_from: str | None = None,
         environment: Mapping[str, str] | None = None,
         grace_seconds: float = 30.0,
         **options: Any,
@@ -75,6 +77,7 @@ class TrimtabTrainOperator(BaseOperator):
         self.mode, self.objective, self.learning_rate = mode, objective, learning_rate
         self.job_name, self.job_dir, self.validation = job_name, job_dir, validation
         self.seed, self.embedding_dim = seed, embedding_dim
+        self.checkpoint_dir, self.init_from = checkpoint_dir, init_from
         self.environment = dict(environment or {})
         self.grace_seconds = grace_seconds
         self._process: subprocess.Popen[str] | None = None

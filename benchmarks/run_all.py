@@ -13,7 +13,7 @@ from pathlib import Path
 from figures import machine
 
 HERE = Path(__file__).resolve().parent
-NOT_BENCHMARKS = {"figures.py", "run_all.py"}
+NOT_BENCHMARKS = {"figures.py", "run_all.py", "resize_job.py"}
 
 
 def first_paragraph(path: Path) -> tuple[str, str]:

@@ -79,6 +79,10 @@ def trimtab(context: click.Context) -> None:  # fmt: skip
 @click.option("--learning-rate", metavar="X", help="Overrides the compiled optimizer's.")
 @click.option("--job-name", default="train", show_default=True, metavar="NAME", help="The family of runs it joins.")
 @click.option("--job-dir", metavar="DIR", help="Where the job's files go, new or empty [default: under TRIMTAB_HOME].")
+@click.option("--checkpoint-dir", metavar="PATH|URL", help="Where checkpoints go, each run's in a folder of its own "
+              "[default: in the job's directory].")
+@click.option("--init-from", metavar="RUN|CHECKPOINT", help="Start with the rows of a run (id or directory) or of a "
+              "checkpoint (path or URL), as a new job.")
 @click.option("--validation", default="0.1", show_default=True, metavar="FRACTION|PATH",
               help="Share of rows held out, or the path of other rows.")
 @_whole("--seed", 0, "Decides shuffle, split and every draw.", default="0")
@@ -93,6 +97,19 @@ def train(as_json: bool, **options: Any) -> int:  # fmt: skip
     from trimtab.core import cli_train
 
     return cli_train.run(cli_train.spec_from_options(options), as_json=as_json)
+
+
+@trimtab.command(short_help="Go on with a job that was killed, stopped or failed.")
+@click.argument("job", metavar="JOB")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout.")
+def resume(job: str, as_json: bool) -> int:
+    """Go on with JOB (a run's id, or its directory) after a kill, a restart of the machine, Ctrl-C or a failure.
+
+    It stays the same run, and what its last checkpoint or snapshots hold is not trained again. Ends as `train` does.
+    """
+    from trimtab.core import cli_resume
+
+    return cli_resume.run(job, as_json=as_json)
 
 
 @trimtab.group(short_help="Make sample rows; look at what is in a file.", invoke_without_command=True)
@@ -162,6 +179,27 @@ def explain(run: str, html: str | None, as_json: bool) -> int:
     from trimtab.core import cli_explain
 
     return cli_explain.run(run, html, as_json=as_json)
+
+
+@trimtab.group(short_help="Look at a job's parameter servers.", invoke_without_command=True)
+@click.pass_context
+def ps(context: click.Context) -> None:
+    """Look at a job's parameter servers."""
+    _help_when_alone(context)
+
+
+@ps.command()
+@click.argument("job", metavar="JOB")
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as one JSON object on stdout.")
+def stats(job: str, as_json: bool) -> int:
+    """Show rows, bytes and traffic of JOB's parameter servers and tables, and its hottest vshards.
+
+    JOB is a run's id, the beginning of one, or a job's directory. A job that runs is shown as it was a moment ago, one
+    that has ended as it was then.
+    """
+    from trimtab.core import cli_ps
+
+    return cli_ps.stats(job, as_json=as_json)
 
 
 @trimtab.command(short_help="Show past runs in MLflow's pages, until Ctrl-C.")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from trimtab.core.cli_display import TrainDisplay, closing_table, say
 from trimtab.core.controller.signals import stops_in_order
@@ -17,6 +17,10 @@ from trimtab.core.domain.job import JobSpec, JobState
 from trimtab.core.domain.plan import Limits
 from trimtab.core.domain.quantities import parse_cpu, parse_memory
 from trimtab.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from trimtab.core.controller.progress import Progress
+    from trimtab.core.controller.result import JobResult
 
 EXIT_CODES = {JobState.FINISHED: 0, JobState.FAILED: 1, JobState.STOPPED: 130, JobState.RUNNING: 1}
 
@@ -54,6 +58,8 @@ def spec_from_options(options: Mapping[str, Any]) -> JobSpec:
         validation=_validation(options["validation"]),
         seed=options["seed"],
         embedding_dim=options["embedding_dim"],
+        checkpoint_dir=options["checkpoint_dir"],
+        init_from=options["init_from"],
     )
 
 
@@ -65,6 +71,23 @@ def run(spec: JobSpec, *, as_json: bool) -> int:
     """
     from trimtab.core.controller.run import train
 
+    first = "reading rows and model"
+    return watched(lambda progress, stop: train(spec, progress=progress, stop=stop), first, as_json=as_json)
+
+
+def watched(
+    job: Callable[[Callable[[Progress], None], threading.Event], JobResult], first: str, *, as_json: bool
+) -> int:
+    """Run `job`, show its progress on stderr and its result on stdout; returns the exit code.
+
+    Args:
+        job: called with what shows progress, and with what stops it in order.
+        first: what is shown before its first word.
+        as_json: the result as one JSON object instead of a table.
+
+    Raises:
+        TrimtabError: bad input, a failed or an interrupted job.
+    """
     stop = threading.Event()
     display = TrainDisplay()
 
@@ -72,8 +95,8 @@ def run(spec: JobSpec, *, as_json: bool) -> int:
         return display.latest is not None and display.latest.batches_expected > 0
 
     with display, stops_in_order(stop, driven, always=True):
-        display.show("reading rows and model", now=True)
-        result = train(spec, progress=display.progress, stop=stop)
+        display.show(first, now=True)
+        result = job(display.progress, stop)
     found = result.as_dict()
     say(json.dumps(found, allow_nan=False) if as_json else closing_table(found))
     if result.history_problem:

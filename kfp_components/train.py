@@ -38,6 +38,8 @@ def train_dlrm(
     validation: str = "0.1",
     seed: int = 0,
     embedding_dim: int = 16,
+    checkpoint_dir: str = "",
+    init_from: str = "",
 ) -> NamedTuple(  # type: ignore[valid-type]
     "TrainOutputs",
     [("run_id", str), ("state", str), ("complete", bool), ("warm_from", list), ("note", str), ("plan", dict)],
@@ -67,6 +69,8 @@ def train_dlrm(
         validation: share of rows held out, or the path of other rows.
         seed: decides shuffle, split and every draw.
         embedding_dim: width of the built-in models' embeddings.
+        checkpoint_dir: path or URL for checkpoints, each run's in a folder of its own; it should outlive the pod.
+        init_from: a checkpoint (path or URL of a run's folder or of a manifest) whose rows the job starts with.
 
     Returns:
         run_id, state, complete (every batch applied once or skipped), warm_from (past runs that the first plan rests
@@ -85,7 +89,7 @@ def train_dlrm(
         "batch_size": batch_size, "workers": workers, "ps": ps, "max_cpu": max_cpu, "max_memory": max_memory,
         "max_workers": max_workers, "max_ps": max_ps, "mode": mode, "objective": objective,
         "learning_rate": learning_rate, "job_name": job_name, "validation": validation, "seed": seed,
-        "embedding_dim": embedding_dim,
+        "embedding_dim": embedding_dim, "checkpoint_dir": checkpoint_dir, "init_from": init_from,
     }  # fmt: skip
     result = run_job(options, Path(trained_model.path), Path(report.path))
     kept, dropped = metrics_of(result)

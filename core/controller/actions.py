@@ -61,10 +61,15 @@ class CommitDocument:
 
 @dataclass(frozen=True)
 class RemoveSuperseded:
-    """Delete the files that only the old manifest named."""
+    """Delete the files that only the old manifest named, and snapshots of processes that are gone.
+
+    Attributes:
+        alive: processes whose snapshots stay; (): all stay, for somebody may be reading them.
+    """
 
     old: Manifest
     new: Manifest
+    alive: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,9 @@ def plan_committed(draft: Draft, before: Plan) -> None:
     if plan == before or wish is None:
         return
     seconds = state.seconds(draft.now)
+    barred = state.barred if state.giving_up is None else state.barred | {state.giving_up}
     draft.state = replace(
-        state, wish=None, plans=(*state.plans, PlanChange(seconds, plan, wish.reason)),
+        state, wish=None, barred=barred, giving_up=None, plans=(*state.plans, PlanChange(seconds, plan, wish.reason)),
         decisions=(*state.decisions, wish), switch=Switch(wish.number, draft.now), settled_at=None, marks={},
         waiting={},
     )  # fmt: skip
@@ -89,14 +90,15 @@ def _fit_places(draft: Draft) -> None:
     """The places of both roles are those of the document's plan."""
     plan = draft.state.document.plan
     for role, count in (("ps", plan.ps.replicas), ("worker", plan.worker.replicas)):
-        for index in range(count):
+        places = draft.state.places(role, count)
+        for index in places:
             slot = draft.state.slots.get((role, index))
             if slot is None:
                 draft.put_slot(Slot(role, index))
             elif not slot.active:
                 draft.put_slot(replace(slot, active=True, in_row=0, total=0))
         for (of, index), slot in tuple(draft.state.slots.items()):
-            if of == role and index >= count and slot.active:
+            if of == role and index not in places and slot.active:
                 draft.put_slot(replace(slot, active=False, started=False))
 
 

@@ -45,16 +45,16 @@ class Chronicle:
     """Keeps one job's record.
 
     Args:
-        base: what is known of the job before it runs.
+        base: what is known of the job before it runs; of a resumed one also what happened before, which is kept.
         job_dir: where record, report and picture go.
         recorder: the line to the history; None keeps the record at home.
     """
 
     def __init__(self, base: JobRecord, job_dir: Path, recorder: Recorder | None) -> None:
         self._base, self._job_dir, self._recorder = base, job_dir, recorder
-        self._timeline = Timeline()
-        self._events: list[JobEvent] = []
-        self._late: deque[JobEvent] = deque(maxlen=MOST_EVENTS)
+        self._timeline = Timeline(base.samples)
+        self._events: list[JobEvent] = list(base.events[:MOST_EVENTS])
+        self._late: deque[JobEvent] = deque(base.events[MOST_EVENTS:], maxlen=MOST_EVENTS)
         self._next_update = 0.0
 
     def event(self, seconds: float, kind: str, text: str) -> None:

@@ -122,5 +122,8 @@ def superseded_by(draft: Draft, result: CommitResult) -> bool:
     """Ask for the old manifest's own files to be deleted; call before the new one is taken in."""
     if result.document is None or result.manifest is None or draft.over:
         return False
-    draft.act(RemoveSuperseded(draft.state.manifest, result.manifest))
+    state = draft.state
+    # Once everything is served nobody reads what dead servers left, and the new copies hold all that it brought.
+    alive = tuple(sorted(state.ledger.tenures)) if state.ledger.served else ()
+    draft.act(RemoveSuperseded(state.manifest, result.manifest, alive))
     return True

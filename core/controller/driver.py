@@ -54,11 +54,13 @@ from trimtab.core.controller.scores import ScoreBook, auc, log_loss, save
 from trimtab.core.controller.state import Phase, State
 from trimtab.core.controller.step import step
 from trimtab.core.controller.store import StateStore
+from trimtab.core.controller.storing import Storing
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.records import Decision
 from trimtab.core.errors import CorruptCopy, Interrupted, Refused, StaleState, TrimtabError, WireError
 from trimtab.core.optimizer.question import Question
-from trimtab.core.ps.manifest import read_manifest, remove_superseded, write_manifest
+from trimtab.core.ps.manifest import read_manifest
+from trimtab.core.ps.snapshots import remove_of_others
 from trimtab.core.wire.messages import PsReport, PsSync, WorkerOrders, WorkerSync
 
 log = logging.getLogger(__name__)
@@ -99,7 +101,8 @@ class Ports:
     Attributes:
         cluster, store, clock: see there. pod_spec: a pod's command line and files, made once per pod.
         connect: a stub of the parameter server in a pod. serve: begins to answer workers.
-        copies: directory of copies and manifests. scores: file for merged scores. events: the log.
+        snapshots: directory of this node's snapshots, "" for none.
+        copies: directory (or URL) of copies and manifests. scores: file for merged scores. events: the log.
         decide: the optimizer. watch: sees the state now and then, for the record.
         progress: is shown how the job goes. stop: set by whoever wants the job to stop.
     """
@@ -110,13 +113,14 @@ class Ports:
     pod_spec: Callable[[PodName], PodSpec]
     connect: Callable[[str], PsLine]
     serve: Callable[[Callable[[WorkerSync], WorkerOrders]], Server]
-    copies: Path
+    copies: str
     scores: Path
     events: EventLog
     decide: Callable[[Question], Decision]
     watch: Callable[[State, float], None]
     progress: Callable[[Progress], None]
     stop: threading.Event
+    snapshots: str = ""
 
 
 class Driver:
@@ -141,7 +145,9 @@ class Driver:
         self._shown: Phase | None = None
         self._message = "starting"
         self._message_until = math.inf
-        self._manifests: list[str] = []
+        self._storing = Storing(
+            ports.store, ports.copies, ports.snapshots, state.document.manifest.path, self._stored
+        )
 
     def run(self) -> State:
         """Drive the job to its end and return the last state; every pod has ended when this returns or raises.
@@ -162,6 +168,8 @@ class Driver:
             raise
         finally:
             self._close(server)
+        if self.state.document.state is JobState.FINISHED:  # else a later `resume` starts from them
+            remove_of_others(self._ports.snapshots, ())
         with suppress(KeyboardInterrupt):  # all is stored, and every pod has ended
             self._show(force=True)
         if self.state.document.state is JobState.STOPPED:
@@ -241,11 +249,9 @@ class Driver:
         elif isinstance(action, SendPs):
             self._call(action)
         elif isinstance(action, CommitDocument):
-            self._feed(self._commit(action))
-            self._next_tick = self._ports.clock.now()  # who waits for it should hear at once
+            self._storing.commit(action)
         elif isinstance(action, RemoveSuperseded):
-            remove_superseded(action.old, action.new)
-            self._drop_manifests()
+            self._storing.remove(action, self.state.document.manifest.path)
         elif isinstance(action, KeepScores):
             self._keep(action)
         elif isinstance(action, ComputeScores):
@@ -300,26 +306,16 @@ class Driver:
         ended = [pod.name for pod in pods if pod.ended and pod.name in self._specs]
         return PodsSeen(pods, {name: last_lines(self._specs[name].log_path) for name in ended})
 
-    def _commit(self, action: CommitDocument) -> CommitResult:
-        document = action.document
+    def _stored(self, result: CommitResult) -> None:
+        """A swap has ended; maybe in another thread."""
         try:
-            if action.manifest is not None:
-                document = replace(document, manifest=write_manifest(self._ports.copies, action.manifest))
-            stored = self._ports.store.compare_and_swap(document, document.version)
-        except StaleState as error:
-            return CommitResult(None, stale=True, error=str(error))
-        except (OSError, TrimtabError) as error:
-            return CommitResult(None, error=str(error))
-        return CommitResult(stored, action.manifest)
-
-    def _drop_manifests(self) -> None:
-        """Delete manifests that were superseded twice: an order that names the last one may still be on its way."""
-        path = self.state.document.manifest.path
-        if path not in self._manifests:
-            self._manifests.append(path)
-        while len(self._manifests) > 2:
-            with suppress(OSError):
-                Path(self._manifests.pop(0)).unlink()
+            self._feed(result)
+        except Exception as error:
+            self._broken = error
+            raise
+        finally:
+            self._next_tick = self._ports.clock.now()  # who waits for it should hear at once
+            self._wake.set()
 
     def _keep(self, action: KeepScores) -> None:
         try:

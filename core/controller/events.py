@@ -29,6 +29,8 @@ class EventLog:
         self, path: Path, clock: Clock, began: float, also: Callable[[float, str, str], None] = lambda *_: None
     ) -> None:
         self._file = path.open("a", encoding="utf-8")
+        if not _ends_well(path):  # a machine that went down may have cut the last line
+            self._file.write("\n")
         self._clock = clock
         self._began = began
         self._also = also
@@ -48,6 +50,14 @@ class EventLog:
     def close(self) -> None:
         """Give the file up."""
         self._file.close()
+
+
+def _ends_well(path: Path) -> bool:
+    """Whether a new line can begin at the file's end."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - 1))
+        return file.read() in (b"", b"\n")
 
 
 def _plain(value: object) -> object:

@@ -15,7 +15,7 @@ from trimtab.core.cluster.base import PodSpec
 from trimtab.core.controller.actions import PodName
 from trimtab.core.controller.places import JobDir
 from trimtab.core.domain.job import JobSpec
-from trimtab.core.domain.plan import PS_BASE_BYTES, Plan
+from trimtab.core.domain.plan import Plan, table_room
 from trimtab.core.wire.encode import to_json
 from trimtab.core.wire.messages import PsConfig, WorkerConfig
 
@@ -78,9 +78,10 @@ class Launcher:
             model=str(self.job_dir.path / "model.json"),
             seed=self.spec.seed,
             batches=self.batches,
-            memory_bytes=max(PS_BASE_BYTES // 2, pod.memory_bytes - PS_BASE_BYTES),
+            memory_bytes=table_room(pod.memory_bytes),
             orphan_grace_seconds=self.spec.orphan_grace_seconds,
             controller_address=self.controller_address,
+            snapshots=str(self.job_dir.snapshots),
         )
 
     def _worker(self, pod: PodName) -> WorkerConfig:

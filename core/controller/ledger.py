@@ -83,7 +83,12 @@ class Ledger:
     @cached_property
     def served(self) -> bool:
         """Whether the owner of every vshard has said that it serves it."""
-        return reduce(lambda mask, group: mask | group.mask, self._counted, 0) == ALL_VSHARDS
+        return not self.missing
+
+    @cached_property
+    def missing(self) -> int:
+        """Vshards (a mask) whose owner has not said that it serves them."""
+        return ALL_VSHARDS & ~reduce(lambda mask, group: mask | group.mask, self._counted, 0)
 
     @cached_property
     def applied(self) -> IntervalSet:

@@ -1,9 +1,9 @@
 """Which vshard should lie where, and moving it there without a pause.
 
-The wish is computed anew from the document and the places that the plan has, whenever it is asked for: an even share
-for each place, with as few vshards moved as possible. A move is prepared first (the new owner keeps a copy aside);
-when that is done, one swap changes all its owners, and the order to serve names who still holds the freshest rows.
-Nothing here has to be remembered for exactness: if a side of a move dies, the same functions say what to do next.
+The wish is the layout (`balance`), and what should move is its difference to the document's routing. A move is
+prepared first (the new owner keeps a copy aside); when that is done, one swap changes all its owners, and the order to
+serve names who still holds the freshest rows. Nothing here has to be remembered for exactness: if a side of a move
+dies, the same functions say what to do next.
 """
 
 from __future__ import annotations
@@ -29,41 +29,17 @@ class Transfer:
     target: int
 
 
-def spread(owner: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
-    """For each vshard the place it should lie at: an even share for each of `places`, as little moved as possible.
-
-    Args:
-        owner: the present place of each vshard, -1 for none.
-        places: the places that should have some, ascending, at least one.
-    """
-    base, extra = divmod(len(owner), len(places))
-    room = dict.fromkeys(places, 0)
-    held = {place: sum(one == place for one in owner) for place in places}
-    # Those that hold most keep the larger shares, so that an even spread stays as it is.
-    for rank, place in enumerate(sorted(places, key=lambda place: (-held[place], place))):
-        room[place] = base + (rank < extra)
-    result = list(owner)
-    homeless = []
-    for vshard, place in enumerate(owner):
-        if room.get(place, 0) > 0:
-            room[place] -= 1
-        else:
-            homeless.append(vshard)
-    free = [place for place in places for _ in range(room[place])]
-    for vshard, place in zip(homeless, free, strict=True):
-        result[vshard] = place
-    return tuple(result)
-
-
 def transfers(state: State) -> tuple[Transfer, ...]:
     """What should move now: nothing while training is not under way, anything is unserved, or a place is not up yet."""
     routing = state.document.routing
-    places = state.active("ps")
+    layout, places = state.layout, tuple(state.active("ps"))
     up = {pod.slot[1]: pod for pod in state.servers() if pod.process and pod.report is not None}
     if state.phase is not Phase.TRAINING or not state.ledger.served or any(place not in up for place in places):
         return ()
+    if layout is None or layout.places != places:
+        return ()
     masks: dict[tuple[int, int, int], int] = {}
-    for vshard, (now, then) in enumerate(zip(routing.owner, spread(routing.owner, places), strict=True)):
+    for vshard, (now, then) in enumerate(zip(routing.owner, layout.target, strict=True)):
         if now != then:
             key = (routing.since[vshard], now, then)
             masks[key] = masks.get(key, 0) | 1 << vshard

@@ -1,8 +1,9 @@
 """Where a job's files lie.
 
-    job directory   spec.json, state.json, events.jsonl, result.json, record.json, report.html, report.png, model.json,
-                    metadata.json (the dataset's), scores.npz, logs/, pods/ (configurations), checkpoints/ (copies and
-                    manifests); stays
+    job directory   spec.json, state.json, events.jsonl, result.json, record.json, report.html, report.png, ps.json
+                    (what parameter servers hold), model.json, metadata.json (the dataset's), rows.json (where they came
+                    from), scores.npz, controller.json and controller.lock (who acts), logs/, pods/ (configurations),
+                    checkpoints/ (copies and manifests, unless --checkpoint-dir says where), snapshots/; stays
     private         sockets and the job's secret; a short path (a socket's may have 107 bytes), readable by its owner
                     only, removed at the end
 
@@ -11,6 +12,7 @@ A job directory belongs to one job: claiming it fails when anything lies there, 
 
 from __future__ import annotations
 
+import difflib
 import os
 import secrets
 import shutil
@@ -23,6 +25,7 @@ from trimtab.core.clock import Clock
 from trimtab.core.domain.job import JobSpec
 from trimtab.core.errors import BadInput
 
+PRIVATE_MARK = "trimtab-"  # how a private directory's name begins
 _LONGEST_PRIVATE = 70  # bytes of the private directory's path, so that a socket's name still fits
 _ADDRESS_MARKS = frozenset("%#?")  # have a meaning in the address of a socket
 
@@ -48,6 +51,11 @@ class JobDir:
     def copies(self) -> Path:
         """Copies and manifests."""
         return self.path / "checkpoints"
+
+    @property
+    def snapshots(self) -> Path:
+        """Copies that parameter servers write on their own node; gone when the job has ended well."""
+        return self.path / "snapshots"
 
     def make_folders(self) -> None:
         """The folders inside."""
@@ -89,6 +97,27 @@ def claim_job_dir(spec: JobSpec, run_id: str) -> JobDir:
     return JobDir(path, made)
 
 
+def find_job(name: str) -> JobDir:
+    """The directory of a job that was begun, by its run id, the beginning of only one, or its path.
+
+    Raises:
+        BadInput: there is none; names the nearest run ids.
+    """
+    jobs = home() / "jobs"
+    if "\0" not in name and name:
+        places = [jobs / name] if os.sep not in name and name not in (".", "..") else []
+        for place in (*places, Path(name)):
+            if place.is_dir():
+                return JobDir(place.absolute(), made=False)
+    known = sorted((path.name for path in jobs.iterdir() if path.is_dir()), reverse=True) if jobs.is_dir() else []
+    begun = [one for one in known if name and one.startswith(name)]
+    if len(begun) == 1:
+        return JobDir(jobs / begun[0], made=False)
+    near = begun[:3] or difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:3]
+    hint = f"choose among {', '.join(near)}" if near else "there is none yet"
+    raise BadInput("JOB", name, f"no such run or job directory; {hint}")
+
+
 def private_dir() -> Path:
     """A new directory for sockets and the secret: mode 0700, with a short path.
 
@@ -100,6 +129,6 @@ def private_dir() -> Path:
         base = str(Path(place).absolute()) if place else ""
         fits = base and len(os.fsencode(base)) + 20 <= _LONGEST_PRIVATE and not _ADDRESS_MARKS & set(base)
         if fits and os.access(base, os.W_OK | os.X_OK):
-            return Path(tempfile.mkdtemp(prefix="trimtab-", dir=base))
+            return Path(tempfile.mkdtemp(prefix=PRIVATE_MARK, dir=base))
     remedy = f"give a writable directory with a path of less than {_LONGEST_PRIVATE - 20} bytes and none of % # ?"
     raise BadInput("TMPDIR", tempfile.gettempdir(), remedy)

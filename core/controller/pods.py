@@ -2,12 +2,14 @@
 
 Places come and go with the plan; a pod whose place the plan has no more finishes what it has and leaves. A pod that
 ends before is replaced by one with a new name, never started again. Losing a pod is normal (preemption, kill -9)
-and costs only what it held; losing pods of one place again and again without anything getting done is not, and ends
-the job with a reason that names the pod, its exit code and the last lines of its log (cases 2, 7, 8).
+and costs only what it held; losing pods of one place again and again without anything getting done is not: the job
+goes on without the place where its others can carry that, else it ends with a reason that names the pod, its exit code
+and the last lines of its log (cases 2, 7, 8).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from trimtab.core.cluster.base import LEAVING_CPU, PodStatus
@@ -16,7 +18,7 @@ from trimtab.core.controller.inputs import PodsSeen
 from trimtab.core.controller.shares import has_room, shares
 from trimtab.core.controller.state import Departed, Draft, Phase, Pod, Slot, State
 from trimtab.core.domain.job import JobState
-from trimtab.core.domain.plan import Plan
+from trimtab.core.domain.plan import Plan, table_room
 from trimtab.core.domain.records import Decision
 
 REFUSED_EXIT = 4  # a pod's exit code for "my configuration is bad or I was refused": trying again is useless
@@ -194,33 +196,52 @@ def _has_nothing(state: State, pod: Pod) -> bool:
         return not state.ledger.holds.of(pod.name) and not state.evaluation.holds.of(pod.name)
     routing = state.document.routing
     place = pod.slot[1]
-    owns = place in routing.owner and place < len(routing.processes)
+    owns = place in routing.owner and place < len(routing.processes) and routing.processes[place] == pod.process
     return not owns and not state.tenancies and not state.committing and (state.ledger.served or not pod.process)
 
 
 def without_place(draft: Draft, slot: Slot, why: str) -> bool:
-    """A plan without the last place of a role, where that place never got anything done and others of its role do.
+    """A plan without a place of a role whose pods come to nothing, while others of its role get something done.
 
-    Returns whether there is such a plan: a growth that can't be carried out is taken back instead of ending the job.
+    The plan's other places keep their pods, and what the place had goes to them. One among others is barred with it;
+    the last one may be asked for again, when there is a reason to grow.
+
+    Args:
+        draft: the step's. slot: the place. why: what becomes of its pods, as a clause.
+
+    Returns:
+        Whether there is such a plan, or another one is on its way already; else the job can't go on.
     """
     state = draft.state
     plan = state.document.plan
     role = getattr(plan, slot.role)
-    others = any(pod.role == slot.role and pod.worked and pod.slot[1] != slot.index for pod in state.pods.values())
-    if slot.index == 0 or not others or state.phase is not Phase.TRAINING:
+    others = [pod for pod in state.pods.values() if pod.role == slot.role and pod.slot != (slot.role, slot.index)]
+    if not any(pod.worked for pod in others) or state.phase is not Phase.TRAINING:
         return False
     if state.wish is not None:
-        return True  # another plan is on its way
-    if slot.index != role.replicas - 1:
+        return True
+    if role.replicas < 2 or (slot.role == "ps" and not _others_have_room(state, others)):
         return False
     smaller = replace(role, replicas=role.replicas - 1)
     new = Plan(smaller, plan.worker) if slot.role == "ps" else Plan(plan.ps, smaller)
     word = "PS" if slot.role == "ps" else "worker"
-    draft.state = replace(state, wish=Decision(
+    last = slot.index == max(state.active(slot.role))
+    draft.state = replace(state, giving_up=None if last else (slot.role, slot.index), wish=Decision(
         state.seconds(draft.now), "shrink", new, f"{why}, again and again: go on without it.",
         action=f"Take 1 {word} back: {role.replicas} → {role.replicas - 1}", before=plan, barred=True,
     ))  # fmt: skip
     return True
+
+
+def _others_have_room(state: State, others: Sequence[Pod]) -> bool:
+    """Whether the tables fit into one parameter server less, as far as those that are there can tell."""
+    owner = state.document.routing.owner
+    told = [pod for pod in others if pod.report is not None and pod.slot[1] in owner]
+    owned = sum(owner.count(pod.slot[1]) for pod in told)
+    if not owned:
+        return True
+    whole = sum(pod.report.table_bytes for pod in told if pod.report is not None) * len(owner) / owned
+    return whole / (state.document.plan.ps.replicas - 1) <= table_room(state.document.plan.ps.memory_bytes)
 
 
 def _end_loans(draft: Draft, pod: Pod) -> None:

@@ -94,8 +94,11 @@ class Memory:
         """A line for the job's record."""
         return Recorder(self._open, self._outbox, self._clock) if self._open is not None else None
 
-    def begin(self, spec: JobSpec, resources: Resources, tags: dict[str, str]) -> Beginning:
+    def begin(self, spec: JobSpec, resources: Resources, tags: dict[str, str], but: str = "") -> Beginning:
         """The first plan, from past runs where there are any.
+
+        Args:
+            spec, resources, tags: of the job. but: the id of a run that does not count, as a resumed job's own.
 
         Raises:
             BadInput: the caps are below the smallest plan.
@@ -104,11 +107,12 @@ class Memory:
         prior: tuple[Observation, ...] = ()
         if self._past is not None:
             past = self._past.fetch({name: tags[name] for name in HARD_TAGS}, MOST_PAST_RUNS)
-            warm = warm_start(past.records, tags, self._clock.wall())
+            records = tuple(record for record in past.records if record.run_id != but)
+            warm = warm_start(records, tags, self._clock.wall())
             if past.problem:
                 note = f"{warm.note.rstrip('. ')}; {past.problem}" if warm.runs else f"Cold start: {past.problem}"
                 warm = replace(warm, note=note)
-            prior = prior_observations(past.records, [run.run_id for run in warm.runs])
+            prior = prior_observations(records, [run.run_id for run in warm.runs])
             if spec.mode is not Mode.AUTO:  # the plan is the caller's: past runs only say what memory is needed
                 warm = replace(warm, runs=(), predicted=None, note=f"Mode {spec.mode}: past plans are not followed")
         decision = first_plan(spec, resources.caps, warm, not resources.not_enforced)

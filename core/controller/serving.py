@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from trimtab.core.controller.actions import CommitDocument, SendPs
+from trimtab.core.controller.balance import keep_balance
 from trimtab.core.controller.inputs import CommitResult, PsSaid
 from trimtab.core.controller.moving import (
     drop_orders,
@@ -20,11 +21,11 @@ from trimtab.core.controller.moving import (
     owned_places,
     prepare_orders,
     serve_orders,
-    spread,
     tenancies_after,
     watch_preparation,
 )
 from trimtab.core.controller.pods import end_job, lose_pod
+from trimtab.core.controller.spreading import spread
 from trimtab.core.controller.state import MOST_FAILED_ROUNDS, Draft, Phase, Pod, Slot, State, pause_seconds
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.model_spec import VSHARDS
@@ -59,6 +60,7 @@ def hear_ps(draft: Draft, said: PsSaid) -> None:
 
 def reroute(draft: Draft) -> None:
     """Make the processes of today's parameter servers the owners, and carry prepared moves out: one swap for all."""
+    keep_balance(draft)
     moved = watch_preparation(draft)
     state = draft.state
     routing = state.document.routing
@@ -95,14 +97,14 @@ def _lost(state: State, up: Mapping[int, Pod], places: list[int]) -> dict[int, i
     routing = state.document.routing
     gone = {
         place for place in owned_places(routing)
-        if place in up and up[place].process != routing.processes[place]
+        if place in places and place in up and up[place].process != routing.processes[place]
     }  # fmt: skip
     pods = {pod.slot[1] for pod in state.servers()}
     left = {place for place in owned_places(routing) if place not in places and place not in pods}
     owners = {vshard: place for vshard, place in enumerate(routing.owner) if place in gone}
-    if left and all(place in up for place in places):
-        wanted = spread(tuple(-1 if place in left else place for place in routing.owner), places)
-        owners |= {vshard: wanted[vshard] for vshard, place in enumerate(routing.owner) if place in left}
+    layout = state.layout
+    if left and layout is not None and layout.places == tuple(places) and all(place in up for place in places):
+        owners |= {vshard: layout.target[vshard] for vshard, place in enumerate(routing.owner) if place in left}
     return owners
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from trimtab.core.controller.state import State
+from trimtab.core.controller.state import Phase, State
+
+LENT_SHARE = 0.7  # of a worker's cores, while a parameter server loads what was lost and no batch can be trained
 
 
 def shares(state: State) -> Mapping[str, float]:
@@ -21,6 +23,7 @@ def shares(state: State) -> Mapping[str, float]:
         pod.name: getattr(plan if state.slots[pod.slot].active else before, pod.role).cpu
         for pod in state.pods.values()
     }  # fmt: skip
+    wanted = _lent_to_loading(state, wanted)
     cap = state.settings.limits.cpu
     free = (math.inf if cap is None else cap) - sum(one.cpu for one in state.departed.values())
     total = sum(wanted.values())
@@ -28,6 +31,23 @@ def shares(state: State) -> Mapping[str, float]:
         return wanted
     factor = max(0.0, free) / total
     return {name: math.floor(cpu * factor * 1000) / 1000 for name, cpu in wanted.items()}
+
+
+def _lent_to_loading(state: State, wanted: dict[str, float]) -> dict[str, float]:
+    """The same cores, most of the workers' lent to parameter servers that load: everybody waits for these."""
+    if state.phase is not Phase.TRAINING or state.ledger.served or state.tenancies:
+        return wanted
+    owners = state.ledger.tenures
+    loading = [
+        pod.name for pod in state.servers()
+        if pod.report is None or pod.report.loading or pod.process not in owners
+    ]  # fmt: skip
+    if not loading:
+        return wanted
+    lent = {pod.name: wanted[pod.name] * LENT_SHARE for pod in state.workers()}
+    each = sum(lent.values()) / len(loading)
+    found = {name: math.floor((cpu - lent.get(name, 0.0)) * 1000) / 1000 for name, cpu in wanted.items()}
+    return found | {name: math.floor((wanted[name] + each) * 1000) / 1000 for name in loading}
 
 
 def memory_in_use(state: State) -> int:

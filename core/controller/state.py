@@ -10,11 +10,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import islice
 
 from trimtab.core.controller.actions import Action, Note
 from trimtab.core.controller.document import Document
 from trimtab.core.controller.ledger import EvaluationLedger, Ledger
 from trimtab.core.controller.losses import Losses
+from trimtab.core.controller.spreading import Balance, BalanceRules, Layout
 from trimtab.core.domain.job import Mode, Objective, PlanChange
 from trimtab.core.domain.plan import Limits, Prices
 from trimtab.core.domain.records import Decision, Observation
@@ -55,9 +57,12 @@ class Settings:
             word. stall_seconds: a worker that holds work and gets nothing done for so long is replaced.
         checkpoint_seconds: between periodic checkpoints. copy_seconds: deadline of one round of copies.
         failures_in_row, failures_total: a pod's place that fails so often (without getting anything done; in all)
-            fails the job.
+            fails the job, unless it can go on without the place.
+        unserved_seconds: so long may a vshard be served by nobody, while nobody loads one (at the start
+            `start_seconds` more); then the job goes on without the places that are missing, or fails.
         settle_seconds: after a change everything runs for so long before it is measured. window_seconds: of one
             observation. staged_seconds: a prepared move waits at most so long for a moment with little left to send.
+        balance: when vshards are moved because one place carries more than others.
     """
 
     job_id: str
@@ -79,11 +84,13 @@ class Settings:
     stall_seconds: float = 180.0
     checkpoint_seconds: float = 60.0
     copy_seconds: float = 300.0
+    unserved_seconds: float = 180.0
     failures_in_row: int = 5
     failures_total: int = 50
     settle_seconds: float = 2.0
     window_seconds: float = 3.0
     staged_seconds: float = 2.0
+    balance: BalanceRules = field(default_factory=BalanceRules)
 
 
 @dataclass(frozen=True)
@@ -222,15 +229,18 @@ class State:
         failed_commits, commit_at: swaps in a row that could not be stored; the next routing waits until then.
         round: the running round of copies. copied_at: when the last one ended. failed_rounds: in a row, while closing.
         resends: dropped pushes of PSs that have gone.
-        served_at: since when everything is served without a break, None while it is not.
+        served_at: since when everything is served without a break, None while it is not. unserved_at: since when
+            something is not, and nobody loads. loading_at: since when something is not, and somebody loads.
+        barred: places that no plan gets any more, because their pods came to nothing. giving_up: the one that the
+            wish is about.
         metric_tries: how often the compiled metrics were asked for.
         out_of_memory: the role whose memory ended the job, "" otherwise.
         cpu_gone: CPU seconds of pods that are gone, as last reported.
         departed: pods that were told to end and are still there, with what they keep.
         waiting: places (by role) that wait for the memory of pods that leave.
         tenancies: moves whose new owner does not serve yet. coming: those of a routing on its way to the store.
-        moving: vshards should move. staged_at: since when all of
-            these are prepared.
+        layout: where each vshard should lie, None until the first routing is in force. balance: what was measured of
+            them. moving: some should move. staged_at: since when all of these are prepared.
         plans: every plan in force so far. decisions: all of them. observations: settled windows.
         wish: a decision that is to be committed. considering: a question is being answered.
         switch: the last change, until it is measured.
@@ -256,6 +266,10 @@ class State:
     losses: Losses = field(default_factory=Losses)
     outcome: Outcome = field(default_factory=Outcome)
     served_at: float | None = None
+    unserved_at: float | None = None
+    loading_at: float | None = None
+    barred: frozenset[tuple[str, int]] = frozenset()
+    giving_up: tuple[str, int] | None = None
     max_gap_seconds: float = 0.0
     resends: int = 0
     metric_tries: int = 0
@@ -265,6 +279,8 @@ class State:
     waiting: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tenancies: tuple[Tenancy, ...] = ()
     coming: tuple[Tenancy, ...] = ()
+    layout: Layout | None = None
+    balance: Balance = field(default_factory=Balance)
     moving: bool = False
     staged_at: float | None = None
     plans: tuple[PlanChange, ...] = ()
@@ -279,8 +295,9 @@ class State:
     @property
     def waits_for_servers(self) -> bool:
         """Whether somebody waits for parameter servers to be called again: start, end, moves."""
-        busy = self.phase in (Phase.STARTING, Phase.CLOSING)
-        return busy or self.moving or bool(self.tenancies)
+        if self.phase is Phase.TRAINING:
+            return not self.ledger.served or self.moving or bool(self.tenancies)
+        return self.phase in (Phase.STARTING, Phase.CLOSING)
 
     def servers(self) -> list[Pod]:
         """Parameter-server pods, by place, leaving ones included."""
@@ -293,6 +310,11 @@ class State:
     def active(self, role: str) -> list[int]:
         """Places of a role that the plan has."""
         return sorted(index for (of, index), slot in self.slots.items() if of == role and slot.active)
+
+    def places(self, role: str, count: int) -> list[int]:
+        """The places that a plan with `count` pods of a role has: the first ones that are not barred."""
+        free = (index for index in range(count + len(self.barred)) if (role, index) not in self.barred)
+        return list(islice(free, count))
 
     def seconds(self, now: float) -> float:
         """Since the job's start."""

@@ -8,6 +8,7 @@ action that was lost is asked for again, and there is no way to be stuck between
     observing.py   what a plan brings, measured while everything runs as planned
     pods.py        which pods should run with which share of cores, what a lost one costs
     serving.py     who serves which vshard, what parameter servers are told
+    unserved.py    what becomes of a job that parameter servers are missing to
     moving.py      which vshard should lie where, and how it gets there
     lending.py     workers' reports and data shards
     closing.py     copies, checkpoints, the end of training
@@ -38,6 +39,7 @@ from trimtab.core.controller.lending import hear_worker
 from trimtab.core.controller.pods import end_job, see_pods, want_pods, watch_silence
 from trimtab.core.controller.serving import call_servers, committed, hear_ps, reroute
 from trimtab.core.controller.state import Draft, State
+from trimtab.core.controller.unserved import watch_service
 from trimtab.core.domain.job import JobState
 
 
@@ -92,6 +94,7 @@ def _reconcile(draft: Draft, tick: bool) -> None:
     if not tick or draft.over:
         return
     watch_silence(draft)
+    watch_service(draft)
     if draft.over:
         return
     drive_plan(draft)

@@ -6,6 +6,8 @@ many, every other one goes and the next ones come half as often.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trimtab.core.controller.state import Phase, State
 from trimtab.core.domain.plan import Plan
 from trimtab.core.domain.records import Decision, PodSample, Sample
@@ -16,10 +18,14 @@ _LEAST_SPAN_SECONDS = 0.5  # of a pod's reports: a CPU rate over less would be n
 
 
 class Timeline:
-    """Collects samples of one job."""
+    """Collects samples of one job.
 
-    def __init__(self) -> None:
-        self.samples: list[Sample] = []
+    Args:
+        samples: of the job's earlier controllers, which stay.
+    """
+
+    def __init__(self, samples: Sequence[Sample] = ()) -> None:
+        self.samples: list[Sample] = list(samples)
         self._pause = SAMPLE_SECONDS
         self._next = 0.0
         self._last: tuple[float, int] | None = None  # time and rows

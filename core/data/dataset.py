@@ -6,8 +6,9 @@ Rows are gathered out of memory-mapped blocks; the kernel's page cache is shared
 
 from __future__ import annotations
 
+import json
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,24 @@ class Dataset:
         same = Dataset(self.path, self.metadata, self._mapped, self._reader)
         same._affine = _affine(self.metadata, other.metadata)
         return same
+
+    def standardised_by(self, page: Path) -> Dataset:
+        """This dataset with the means and deviations of a page of metadata; as it is where there is no such page.
+
+        Raises:
+            BadInput: the page is damaged.
+        """
+        try:
+            theirs = json.loads(page.read_text(encoding="utf-8"))["standard"]
+            standard = {}
+            for name, own in self.metadata.standard.items():
+                _, mean, deviation = theirs.get(name, own)
+                standard[name] = (own[0], float(mean), float(deviation))
+            return Dataset(self.path, replace(self.metadata, standard=standard), self._mapped, self._reader)
+        except FileNotFoundError:
+            return self
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInput("dataset", str(page), f"is no page of metadata ({type(error).__name__})") from None
 
     def read(self, rows: Int64s) -> Rows:
         """The rows with these numbers, in this order (fresh arrays).

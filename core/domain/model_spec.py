@@ -81,6 +81,8 @@ class ModelSpec:
             shape [rows, 256]), written by the probe.
         fingerprint: hash of the model's structure: a copy of another structure is refused.
         metrics: names of the user's compiled metrics, evaluated at the end.
+        layout: hash of the shapes of all dense parameters and averages, in their order: what a block's floats are.
+            "": described before this was kept.
     """
 
     name: str
@@ -89,3 +91,4 @@ class ModelSpec:
     initial_blocks: str
     fingerprint: str
     metrics: tuple[str, ...] = ()
+    layout: str = ""

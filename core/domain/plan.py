@@ -15,7 +15,13 @@ from trimtab.core.errors import BadInput
 SMALLEST_CPU = 0.1  # cores: below this a TensorFlow worker does not get through its import within a minute
 SMALLEST_PS_MEMORY = 256 * 2**20  # bytes: interpreter, kernels, an empty table
 PS_BASE_BYTES = 160 * 2**20  # bytes of a PS that its table cannot have: interpreter, kernels, buffers
+SNAPSHOT_SHARE = 0.25  # of a table: pages that change while a forked child writes the table are there twice
 SMALLEST_WORKER_MEMORY = 768 * 2**20  # bytes: TensorFlow imported (0.6 GB measured) and a small batch
+
+
+def table_room(ps_memory_bytes: int) -> int:
+    """Bytes that the table of a PS with so much memory may have: what is left beside the process and its snapshots."""
+    return max(PS_BASE_BYTES // 2, int((ps_memory_bytes - PS_BASE_BYTES) / (1 + SNAPSHOT_SHARE)))
 
 
 @dataclass(frozen=True)

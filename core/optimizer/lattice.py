@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.domain.plan import PS_BASE_BYTES, SMALLEST_CPU, Plan, RolePlan
+from trimtab.core.domain.plan import SMALLEST_CPU, Plan, RolePlan, table_room
 from trimtab.core.optimizer.question import Question
 from trimtab.core.perf.iteration import Array, Shapes
 
@@ -85,7 +85,7 @@ def lattice(question: Question) -> Lattice:
 def needed_ps(question: Question) -> int:
     """How many PSs of the present memory hold the table as it is and as it is expected to be."""
     table = max(question.table_bytes, question.table_bytes_at_end) * TABLE_SKEW
-    each = max(1, question.plan.ps.memory_bytes - PS_BASE_BYTES)
+    each = table_room(question.plan.ps.memory_bytes)
     return max(1, math.ceil(table / each))
 
 

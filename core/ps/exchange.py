@@ -22,20 +22,23 @@ from trimtab.core.ps.applied import AppliedSets
 from trimtab.core.ps.rows import Floats
 from trimtab.core.ps.table import Found, RowTable, TableFull
 from trimtab.core.ps.tokens import Token, TokenStore
+from trimtab.core.ps.traffic import Traffic
 from trimtab.core.ps.watch import Watch, members
 from trimtab.core.wire import frames
 from trimtab.core.wire.frames import ReplyHeader, RequestBody, RequestHeader
 
+_KEPT_FLOATS = 16 << 20  # a connection's reply buffer is kept up to this size
 _RESERVED_EXIT = 70  # a push failed half-way: the rows are void, and so is this process
 
 
 @dataclass
 class Counters:
-    """What happened since the process started: pushes applied, doubles dropped, pushes on the slow path."""
+    """Since the process started: pushes applied, doubles dropped, on the slow path; bytes of applied gradients."""
 
     pushes: int = 0
     duplicates: int = 0
     slow: int = 0
+    bytes: int = 0
 
 
 class Exchange:
@@ -53,6 +56,7 @@ class Exchange:
         self.give_way: Callable[[], None] = lambda: None  # between two of many short holds of the lock
         self._batches, self._die = batches, die
         self._tokens = TokenStore()
+        self._traffic = Traffic(table)
         self._buffers = threading.local()
 
     def handle(
@@ -71,6 +75,10 @@ class Exchange:
             rows = self._pull(worker, header, parsed)
             missing = header.pull_cover & (~self.served | refused)  # what was served when the rows were read
         return ReplyHeader(push_status, frames.OK, rows.nbytes, dropped, refused, missing), [rows]
+
+    def take_traffic(self) -> npt.NDArray[np.float64]:
+        """f64[512], bytes of applied gradients to each vshard since the last call. The caller holds the lock."""
+        return self._traffic.take()
 
     def _push(self, worker: str, header: RequestHeader, body: RequestBody) -> tuple[int, int, int, bytes]:
         """Status, refused vshards, how many had the number already, error text."""
@@ -105,6 +113,7 @@ class Exchange:
                 return frames.FAILED, 0, 0, self.failure.encode()
         self._apply(found, gradients, header.learning_rate, number, lacking, newborn)
         self.counters.pushes += 1
+        self.counters.bytes += gradients.nbytes if found is not None else 0
         return frames.OK, refused, dropped, b""
 
     def _rows_of_push(self, worker: str, header: RequestHeader, body: RequestBody) -> Found | None:
@@ -161,6 +170,7 @@ class Exchange:
             if found is not None:
                 touched = self.watch.before(found, newborn) if self.watch.mask & cover else None
                 self.table.update(found, gradients, rate)
+                self._traffic.add(found, gradients.nbytes)
                 if touched is not None:
                     self.watch.after(touched)
             self.sets.mark(number, cover, skipped=found is None)
@@ -184,6 +194,8 @@ class Exchange:
         """This connection thread's reply buffer: free again when its next request arrives."""
         held: Floats | None = getattr(self._buffers, "rows", None)
         if held is None or len(held) < floats:
+            if floats > _KEPT_FLOATS:  # one huge pull must not keep its room for the connection's life
+                return frames.aligned(floats * 4).view(np.float32)
             held = frames.aligned(max(floats, 1 << 16) * 4 * 3 // 2 // 64 * 64).view(np.float32)
             self._buffers.rows = held
         return held[:floats]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from trimtab.core.clock import Clock
 from trimtab.core.domain.intervals import IntervalSet
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.errors import WireError
@@ -50,8 +51,9 @@ _TRIES = 3  # a copy whose sums differ is made whole so often before it is a fau
 class Incoming:
     """Vshards on their way to one server. Used by the server's one order thread."""
 
-    def __init__(self, holdings: Holdings, dial: Dial | None) -> None:
-        self._holdings, self._dial = holdings, dial
+    def __init__(self, holdings: Holdings, dial: Dial | None, clock: Clock) -> None:
+        self.freeze_seconds = 0.0  # the longest that vshards on their way here were served by nobody
+        self._holdings, self._dial, self._clock = holdings, dial, clock
         self._exchange = holdings.exchange
         self._table = holdings.exchange.table
         self._aside: dict[int, Origin] = {}  # by vshard: whose rows lie here; their sums are in `_sums`
@@ -171,7 +173,9 @@ class Incoming:
             with self._exchange.lock:
                 self._put(found, rows)
             request = MoveRequest(to_bitmap(prepared), origin.since, changes=True, final=True)
+            asked_at = self._clock.now()
             done |= self._complete(order.since, *self._ask(origin, request))
+            self._was_frozen(asked_at, done)
         left = [vshard for vshard in wanted if not done >> vshard & 1]
         for at in range(0, len(left), _PIECE):
             done |= self._take_whole(left[at : at + _PIECE], order.since, origin)
@@ -183,12 +187,19 @@ class Incoming:
             with self._exchange.lock:
                 for vshard in vshards:
                     self._forget(vshard)
-            asked = MoveRequest(to_bitmap(vshards), origin.since, final=True)
+            asked, asked_at = MoveRequest(to_bitmap(vshards), origin.since, final=True), self._clock.now()
             reply, found, rows = self._ask(origin, asked)
             done = self._complete(since, reply, found, rows)
+            self._was_frozen(asked_at, done)
             if done == int(reply.vshards, 16):
                 return done
         raise WireError(f"rows of vshards {vshards} from {origin.process[:12]} never came to the sums that it tells")
+
+    def _was_frozen(self, asked_at: float, done: int) -> None:
+        """Note how long a hand-over took, from before the origin was asked to end the tenure until all was served."""
+        seconds = self._clock.now() - asked_at
+        self.freeze_seconds = max(self.freeze_seconds, seconds)
+        log.info("%d vshards were frozen for at most %.4f s", done.bit_count(), seconds)
 
     def _complete(self, since: int, reply: MoveReply, found: Found, rows: list[Floats]) -> int:
         """Take the last rows in, and serve every vshard whose count and sum are as told."""

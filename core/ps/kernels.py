@@ -1,12 +1,12 @@
-"""Compiled loops of the table: find rows, insert rows, read rows, list a vshard.
+"""Compiled loops of the table: find rows, insert rows, read rows, list a vshard, move rows together.
 
 A step touches some ten thousand rows; per-row Python or even per-array NumPy would cost more than TensorFlow's own
 step (docs/design.md has the figures). Signatures are explicit: importing this module compiles or loads all of it, and a
 call with another array type is an error instead of a silent second compilation. All kernels release the GIL.
 
-The index is one arena of 16-byte slots, a segment of a power of two per vshard: (key, table << 40 | place + 1), zero
-meaning empty, so that fresh memory of the operating system is an empty index. Places are row numbers within the
-table's group of equal width.
+The index is one arena of 16-byte slots, a segment per vshard: (key, table << 40 | place + 1), zero meaning empty, so
+that fresh memory of the operating system is an empty index. Places are row numbers within the arena
+of the table's width. `used` has a bit per place; `state` of an arena is [FRESH, FREE, HINT] (core/ps/arena.py).
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ kernel_cache.use()
 _PLACE_BITS = 40
 _C1, _C2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S40, _S55 = (np.uint64(n) for n in (27, 30, 31, 40, 55))
+_S32, _LOW = np.uint64(32), np.uint64(2**32 - 1)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _PLACE_MASK = np.int64((1 << _PLACE_BITS) - 1)
+
+FRESH, FREE, HINT = range(3)  # end of all places ever given out, unused ones below it, no unused one in words below it
+_ONE, _FULL_WORD = np.uint64(1), np.uint64(2**64 - 1)
 
 ZEROS, CONSTANT, UNIFORM, NORMAL, TRUNCATED_NORMAL = range(5)
 INITIALIZERS = {"zeros": ZEROS, "constant": CONSTANT, "uniform": UNIFORM, "normal": NORMAL,
@@ -37,6 +41,12 @@ def mix(x):
     x = (x ^ (x >> _S30)) * _C1
     x = (x ^ (x >> _S27)) * _C2
     return x ^ (x >> _S31)
+
+
+@njit(inline="always")
+def _slot_of(x, size):
+    """Where a key of hash `x` is looked for first in a segment of `size` slots, any number below 2^31."""
+    return np.int64(((x & _LOW) * np.uint64(size)) >> _S32)
 
 
 @njit(inline="always")
@@ -67,10 +77,10 @@ def initial_value(row_seed, column, kind, a, b):
 
 @njit("int64(int64[::1], int64[::1], uint64[::1], int64[::1], int64[::1], int64[:,::1], int64[::1])",
       cache=True, nogil=True)  # fmt: skip
-def find(keys, ends, salts, base, mask, index, places):
+def find(keys, ends, salts, base, sizes, index, places):
     """Place of each key, -1 where absent; returns how many are absent.
 
-    keys: table after table; ends[t]: end of table t's keys; base, mask: per vshard segment of `index`.
+    keys: table after table; ends[t]: end of table t's keys; base, sizes: first slot and slots of each vshard's segment.
     """
     absent = 0
     start = 0
@@ -79,10 +89,10 @@ def find(keys, ends, salts, base, mask, index, places):
             key = keys[i]
             x = mix(np.uint64(key) ^ salts[table])
             v = np.int64(x >> _S55)
-            m = mask[v]
-            h = np.int64(x & np.uint64(m))
+            size = sizes[v]
+            h = _slot_of(x, size)
             places[i] = -1
-            while m > 0:
+            while size > 0:
                 slot = base[v] + h
                 word = index[slot, 1]
                 if word == 0:
@@ -90,7 +100,7 @@ def find(keys, ends, salts, base, mask, index, places):
                 if index[slot, 0] == key and word >> _PLACE_BITS == table:
                     places[i] = (word & _PLACE_MASK) - 1
                     break
-                h = (h + 1) & m
+                h = h + 1 if h + 1 < size else 0
             if places[i] < 0:
                 absent += 1
         start = ends[table]
@@ -121,28 +131,55 @@ def vshards_of(keys, ends, salts, out):
         start = ends[table]
 
 
-@njit("int64(int64[::1], int64, int64, int64, uint64, int64[::1], int64[::1], int64[:,::1], int64[::1], int64[::1],"
-      " int64, int64, int64[::1])", cache=True, nogil=True)  # fmt: skip
-def insert(keys, start, end, table, salt, base, mask, index, counts, places, free, fresh, free_places):
-    """Give each absent key of keys[start:end] a place: from `free_places` (last first), then from `fresh` upwards.
+@njit("void(int64[::1], int64[::1], uint64[::1], float64[::1], float64[::1])", cache=True, nogil=True)
+def add_weights(keys, ends, salts, weights, out):
+    """Add weights[t] of each key's table to out[its vshard]."""
+    start = 0
+    for table in range(ends.shape[0]):
+        for i in range(start, ends[table]):
+            out[np.int64(mix(np.uint64(keys[i]) ^ salts[table]) >> _S55)] += weights[table]
+        start = ends[table]
 
-    Room in segments and rows was made before; returns how many of the `free` places were used.
+
+@njit(inline="always")
+def _lowest_unused(used, state):
+    """The lowest unused place below state[FRESH], where there is one."""
+    word = state[HINT]
+    while used[word] == _FULL_WORD:
+        word += 1
+    state[HINT] = word
+    rest = ~used[word]
+    return word * 64 + math.frexp(np.float64(rest & (~rest + _ONE)))[1] - 1  # of a power of two: exact
+
+
+@njit("int64(int64[::1], int64, int64, int64, uint64, int64[::1], int64[::1], int64[:,::1], int64[::1], int64[::1],"
+      " uint64[::1], int64[::1])", cache=True, nogil=True)  # fmt: skip
+def insert(keys, start, end, table, salt, base, sizes, index, counts, places, used, state):
+    """Give each absent key of keys[start:end] the lowest unused place; returns how many were absent.
+
+    Room in segments and rows was made before.
     """
-    used = 0
+    born = 0
     for i in range(start, end):
         if places[i] >= 0:
             continue
         key = keys[i]
         x = mix(np.uint64(key) ^ salt)
         v = np.int64(x >> _S55)
-        m = mask[v]
-        h = np.int64(x & np.uint64(m))
+        size = sizes[v]
+        h = _slot_of(x, size)
         while True:
             slot = base[v] + h
             word = index[slot, 1]
             if word == 0:
-                place = free_places[free - 1 - used] if used < free else fresh + used - free
-                used += 1
+                if state[FREE] > 0:
+                    place = _lowest_unused(used, state)
+                    state[FREE] -= 1
+                else:
+                    place = state[FRESH]
+                    state[FRESH] += 1
+                used[place >> 6] |= _ONE << np.uint64(place & 63)
+                born += 1
                 index[slot, 0] = key
                 index[slot, 1] = (table << _PLACE_BITS) | (place + 1)
                 counts[v] += 1
@@ -151,8 +188,60 @@ def insert(keys, start, end, table, salt, base, mask, index, counts, places, fre
             if index[slot, 0] == key and word >> _PLACE_BITS == table:
                 places[i] = (word & _PLACE_MASK) - 1
                 break
-            h = (h + 1) & m
-    return used
+            h = h + 1 if h + 1 < size else 0
+    return born
+
+
+@njit("void(int64[::1], int64[::1], int64[::1], int64, uint64[::1], int64[::1])", cache=True, nogil=True)
+def free_places(places, tables, groups, group, used, state):
+    """Take back the places of rows whose table belongs to `group`."""
+    for i in range(places.shape[0]):
+        if groups[tables[i]] == group:
+            word = places[i] >> 6
+            used[word] &= ~(_ONE << np.uint64(places[i] & 63))
+            state[FREE] += 1
+            if word < state[HINT]:
+                state[HINT] = word
+
+
+@njit("int64(int64[:,::1], int64, int64, int64[::1], int64, int64, float32[:,::1], uint64[::1], int64[::1])",
+      cache=True, nogil=True)  # fmt: skip
+def move_down(index, start, end, groups, group, target, rows, used, state):
+    """Move the rows that slots start .. end name from places at or above `target` to unused ones below it.
+
+    Returns how many; fewer than there are when the places below `target` are all used.
+    """
+    moved = 0
+    for s in range(start, end):
+        word = index[s, 1]
+        if word == 0 or groups[word >> _PLACE_BITS] != group:
+            continue
+        old = (word & _PLACE_MASK) - 1
+        if old < target:
+            continue
+        if state[FREE] == 0:
+            break
+        new = _lowest_unused(used, state)
+        if new >= target:
+            break
+        for j in range(rows.shape[1]):
+            rows[new, j] = rows[old, j]
+        used[new >> 6] |= _ONE << np.uint64(new & 63)
+        used[old >> 6] &= ~(_ONE << np.uint64(old & 63))
+        index[s, 1] = (word & ~_PLACE_MASK) | (new + 1)
+        moved += 1
+    return moved
+
+
+@njit("int64(uint64[::1], int64)", cache=True, nogil=True)
+def end_of_used(used, fresh):
+    """One more than the highest used place below `fresh`."""
+    while fresh > 0 and not used[(fresh - 1) >> 6] >> np.uint64((fresh - 1) & 63) & _ONE:
+        if fresh & 63 == 0 and used[(fresh >> 6) - 1] == 0:
+            fresh -= 64
+        else:
+            fresh -= 1
+    return fresh
 
 
 @njit("void(int64[::1], int64[::1], int64, int64, uint64, uint64, int64, float32, float32, float32[:,::1], int64,"
@@ -192,15 +281,15 @@ def gather(keys, places, start, end, salt, seed, kind, a, b, rows, dim, defaults
 
 
 @njit("void(int64[:,::1], int64, int64, int64[:,::1], int64, int64, uint64[::1])", cache=True, nogil=True)
-def rehash(old, old_base, old_size, new, new_base, new_mask, salts):
+def rehash(old, old_base, old_size, new, new_base, new_size, salts):
     """Move one segment's entries into a larger, empty segment."""
     for s in range(old_base, old_base + old_size):
         word = old[s, 1]
         if word == 0:
             continue
-        h = np.int64(mix(np.uint64(old[s, 0]) ^ salts[word >> _PLACE_BITS]) & np.uint64(new_mask))
+        h = _slot_of(mix(np.uint64(old[s, 0]) ^ salts[word >> _PLACE_BITS]), new_size)
         while new[new_base + h, 1] != 0:
-            h = (h + 1) & new_mask
+            h = h + 1 if h + 1 < new_size else 0
         new[new_base + h, 0] = old[s, 0]
         new[new_base + h, 1] = word
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from trimtab.core.clock import Clock, SystemClock
 from trimtab.core.domain.model_spec import ModelSpec
 from trimtab.core.errors import Refused, WireError
+from trimtab.core.ps.copying import SnapshotRule
 from trimtab.core.ps.server import ParameterServer
 from trimtab.core.ps.table import RowTable
 from trimtab.core.wire.control import serve_ps
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 STOPPED, ORPHANED, UNUSABLE = 0, 3, 4
 _TICK_SECONDS = 0.1
 MOVE_TIMEOUT_SECONDS = 20.0  # without a byte from another parameter server
+ALONE_SECONDS = 1.0  # a controller that lives calls several times a second
 
 
 def main(argv: list[str]) -> int:
@@ -54,17 +56,22 @@ def serve(config: PsConfig, model: ModelSpec, secret: bytes, clock: Clock) -> in
     def dial(address: str, peer: str) -> DataConnection:
         return DataConnection(address, secret, config.job_id, process, MOVE_TIMEOUT_SECONDS, expected=peer)
 
-    server = ParameterServer(config.job_id, process, config.term, model, table, config.batches, clock, dial)
+    rule = SnapshotRule(
+        config.snapshots, config.snapshot_seconds, config.snapshot_bytes, config.snapshot_deadline_seconds
+    )
+    server = ParameterServer(config.job_id, process, config.term, model, table, config.batches, clock, dial, rule)
     # Set from another thread: the handler may run inside a wait on this very event.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.stopping.set).start())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the controller decides
     data = DataServer(config.data_address, secret, config.job_id, process, server.handle)
     server.address = data.address
     control = serve_ps(config.control_address, secret, server.sync)
+    server.refusals = lambda: data.refused + control.refused
     log.info("%s is process %s at %s", config.pod, process, data.address)
     orphaned = False
     try:
         while not clock.wait(server.stopping, _TICK_SECONDS):
+            server.look()
             silence = server.seconds_without_contact()
             if silence > config.orphan_grace_seconds:
                 log.warning("no controller for %.1f s: leaving", silence)
@@ -72,8 +79,11 @@ def serve(config: PsConfig, model: ModelSpec, secret: bytes, clock: Clock) -> in
                 break
         return ORPHANED if orphaned else STOPPED
     finally:
+        alone = server.seconds_without_contact() > ALONE_SECONDS
         control.close()
         data.close()
+        if alone:  # its controller is gone: whoever goes on with the job will look for the freshest rows
+            server.leave_snapshot()
         if orphaned and config.controller_address:
             own = [config.control_address, data.address.partition(":")[2]]
             leave_orphaned(Path(config.controller_address), map(Path, own))

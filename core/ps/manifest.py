@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from trimtab.core.domain.intervals import EMPTY, IntervalSet
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.errors import CorruptCopy, WireError
-from trimtab.core.ps.copies import checksum, sync_directory
+from trimtab.core.ps import storage
+from trimtab.core.ps.copies import checksum
 from trimtab.core.wire.encode import from_json, to_json
 from trimtab.core.wire.messages import CopiesWritten, CopyEntry, CopySet, Routing
 
@@ -74,32 +74,36 @@ class Manifest:
         )
 
 
-def write_manifest(directory: Path, manifest: Manifest) -> ManifestRef:
-    """Write the manifest beside the copies, durable when this returns; its name is its checksum."""
+def write_manifest(directory: str | os.PathLike[str], manifest: Manifest) -> ManifestRef:
+    """Write the manifest into a directory (path or URL), durable when this returns; its name is its checksum.
+
+    Raises:
+        OSError: the store refused.
+    """
     data = to_json(manifest)
     mark = checksum(data)
-    path = directory / f"manifest-{mark}.json"
-    beside = path.with_name(path.name + ".part")
-    with beside.open("wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    beside.replace(path)  # the same name is the same content
-    sync_directory(directory)
-    return ManifestRef(str(path), mark)
+    path = storage.join(storage.absolute(os.fspath(directory)), f"manifest-{mark}.json")
+    try:
+        storage.write_new(path, [data])
+    except FileExistsError:
+        if checksum(storage.read_bytes(path)) != mark:  # what a store kept of an upload that was cut
+            storage.remove(path)
+            storage.write_new(path, [data])
+    return ManifestRef(path, mark)
 
 
-def read_manifest(ref: ManifestRef | str | Path) -> Manifest:
-    """The manifest, whole.
+def read_manifest(ref: ManifestRef | str | os.PathLike[str]) -> Manifest:
+    """The manifest, whole. Copies that lie beside it are taken from there, wherever they were written: a checkpoint
+    that was moved or downloaded as a whole is as good as before.
 
     Raises:
         CorruptCopy: missing, damaged, of a newer version, or not a manifest.
     """
-    path = Path(ref.path if isinstance(ref, ManifestRef) else ref)
+    path = ref.path if isinstance(ref, ManifestRef) else os.fspath(ref)
+    named = storage.name_of(path).removeprefix("manifest-").removesuffix(".json")
     try:
-        data = path.read_bytes()
-        mark = checksum(data)
-        if mark != (ref.checksum if isinstance(ref, ManifestRef) else path.stem.removeprefix("manifest-")):
+        data = storage.read_bytes(path)
+        if checksum(data) != (ref.checksum if isinstance(ref, ManifestRef) else named):
             raise CorruptCopy(f"manifest {path}: checksum is wrong")
         manifest = from_json(Manifest, data)
     except (OSError, WireError) as error:
@@ -111,7 +115,7 @@ def read_manifest(ref: ManifestRef | str | Path) -> Manifest:
         raise CorruptCopy(f"manifest {path}: does not name each of {VSHARDS} vshards once")
     if any(not 0 <= entry.set_index < len(manifest.sets) for entry in manifest.entries):
         raise CorruptCopy(f"manifest {path}: an entry names a set that is not there")
-    return manifest
+    return _beside(manifest, storage.parent(storage.absolute(path)))
 
 
 def merge(old: Manifest, written: CopiesWritten, routing: Routing, process: str) -> Manifest:
@@ -142,7 +146,21 @@ def remove_superseded(old: Manifest, new: Manifest) -> None:
     kept = {entry.file for entry in new.entries}
     for file in {entry.file for entry in old.entries} - kept:
         with contextlib.suppress(OSError):  # a file that cannot be deleted only costs room
-            Path(file).unlink()
+            storage.remove(file)
+
+
+def _beside(manifest: Manifest, directory: str) -> Manifest:
+    """The manifest with those files taken from `directory` that lie there and were written elsewhere."""
+    elsewhere = {entry.file for entry in manifest.entries if storage.parent(entry.file) != directory}
+    if not elsewhere:
+        return manifest
+    try:
+        there = set(storage.list_names(directory))
+    except OSError:  # a place that can be read but not listed: then nothing was moved there
+        return manifest
+    moved = {file: storage.join(directory, name) for file in elsewhere if (name := storage.name_of(file)) in there}
+    entries = (replace(entry, file=moved.get(entry.file, entry.file)) for entry in manifest.entries)
+    return replace(manifest, entries=tuple(entries))
 
 
 def _compact(manifest: Manifest) -> Manifest:

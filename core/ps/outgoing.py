@@ -24,6 +24,7 @@ from trimtab.core.wire.frames import ReplyHeader
 from trimtab.core.wire.messages import MoveReply, MoveRequest, Served, VshardSum, from_bitmap
 
 _SLICE = 8192  # rows read with the lock held once
+_MOST_WHOLE = 8  # vshards in one answer; all at once would need as much memory again as the table has
 
 Buffers = Sequence[npt.NDArray[np.generic] | bytes]
 
@@ -48,11 +49,13 @@ class Outgoing:
 
     def _whole(self, request: MoveRequest) -> tuple[MoveReply, npt.NDArray[np.int64], list[Floats]]:
         """All rows of the vshards; from now on they are watched, or their tenure has ended."""
-        covered = 0
+        vshards, covered = from_bitmap(request.vshards), 0
+        if len(vshards) > _MOST_WHOLE:
+            raise WireError(f"move asks for {len(vshards)} whole vshards at once; {_MOST_WHOLE} are the most")
         parts: list[tuple[Found, tuple[Floats, ...]]] = []
         sums: list[VshardSum] = []
         sets: list[Served] = []
-        for vshard in from_bitmap(request.vshards):
+        for vshard in vshards:
             with self._exchange.lock:
                 bit = self._holds(vshard, request)
                 if not bit:

@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.core.domain.model_spec import ModelSpec
 from trimtab.core.errors import CorruptCopy
-from trimtab.core.ps.copies import read_copy
+from trimtab.core.ps.copies import read_copies
 from trimtab.core.ps.manifest import Manifest
 from trimtab.core.ps.rows import Floats, Int64s
 
@@ -24,8 +24,8 @@ def read_rows(manifest: Manifest, model: ModelSpec) -> dict[str, tuple[Int64s, F
         raise CorruptCopy(f"manifest of model {manifest.fingerprint} cannot be read as model {model.fingerprint}")
     keys: list[list[Int64s]] = [[] for _ in model.tables]
     values: list[list[Floats]] = [[] for _ in model.tables]
-    for entry in manifest.entries:
-        content = read_copy(entry, model.tables).content
+    for copy in read_copies(manifest.entries, model.tables):
+        content = copy.content
         for number, table in enumerate(model.tables):
             keys[number].append(content.keys[number])
             values[number].append(content.rows[number][:, : table.dim])

@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,19 +19,18 @@ import psutil
 
 from trimtab.core.clock import Clock
 from trimtab.core.domain.model_spec import VSHARDS, ModelSpec
-from trimtab.core.errors import CorruptCopy, Refused, TrimtabError, WireError
-from trimtab.core.ps.copies import VshardCopy, read_copy, write_copies
+from trimtab.core.errors import Refused, TrimtabError, WireError
+from trimtab.core.ps import held
+from trimtab.core.ps.copying import Copying, SnapshotRule
 from trimtab.core.ps.exchange import Exchange
 from trimtab.core.ps.holdings import Holdings
 from trimtab.core.ps.incoming import Dial, Incoming
-from trimtab.core.ps.manifest import read_manifest
+from trimtab.core.ps.loading import Loading
 from trimtab.core.ps.outgoing import Outgoing
 from trimtab.core.ps.table import RowTable, TableFull
 from trimtab.core.wire import frames
 from trimtab.core.wire.frames import ReplyHeader, RequestHeader
 from trimtab.core.wire.messages import (
-    CopiesWritten,
-    CopyOrder,
     DropOrder,
     Origin,
     PrepareOrder,
@@ -49,7 +47,7 @@ log = logging.getLogger(__name__)
 GIVE_WAY_SECONDS = 0.001
 WATCH_SECONDS = 30.0  # nobody asked for changes for so long: the move was given up
 
-_Order = ServeOrder | CopyOrder | DropOrder
+_Order = ServeOrder | DropOrder
 
 
 class ParameterServer:
@@ -65,21 +63,27 @@ class ParameterServer:
         batches: int,
         clock: Clock,
         dial: Dial | None = None,
+        snapshots: SnapshotRule | None = None,
     ) -> None:
-        """`dial` opens a line to another parameter server; without it no vshard can come from one."""
+        """`dial` opens a line to another parameter server; without it no vshard can come from one.
+
+        `snapshots`: when and where to write some, and where to look for those of others; None for none.
+        """
         self.process, self.address = process, ""
+        self.refusals: Callable[[], int] = lambda: 0  # of the planes, which know this server and not the other way
         self.exchange = Exchange(table, batches)
         self.stopping = threading.Event()
         # A lock that is taken again at once is never got by those who wait for it: training would stand still while
         # hundreds of vshards are copied or dropped one after the other.
         self.exchange.give_way = self._give_way
-        self._job_id, self._term, self._model, self._clock = job_id, term, model, clock
+        self._job_id, self._term, self._clock = job_id, term, clock
         self._last_contact = clock.now()
         self._holdings = Holdings(self.exchange)
-        self._outgoing, self._incoming = Outgoing(self._holdings), Incoming(self._holdings, dial)
+        self._outgoing, self._incoming = Outgoing(self._holdings), Incoming(self._holdings, dial, clock)
+        rule = snapshots if snapshots is not None else SnapshotRule()
+        self._copying = Copying(self._holdings, model, job_id, process, rule, clock)
+        self._loading = Loading(job_id, model, rule.directory)
         self._asked_at = 0.0
-        self._copies: CopiesWritten | None = None
-        self._copy_ordered = 0
         self._pending = 0
         self._orders_lock = threading.Lock()
         self._arrived = threading.Condition(self._orders_lock)
@@ -92,6 +96,7 @@ class ParameterServer:
         self._full = False
         self._me = psutil.Process()
         threading.Thread(target=self._work_off, name="orders", daemon=True).start()
+        self._copying.start()
 
     def seconds_without_contact(self) -> float:
         """How long the controller has been silent."""
@@ -115,9 +120,8 @@ class ParameterServer:
             if request.process:
                 for order in request.serve:
                     self._accept_serve(order)
-                if request.copy is not None and request.copy.id > self._copy_ordered:
-                    self._copy_ordered = request.copy.id
-                    self._enqueue(request.copy)
+                if request.copy is not None:
+                    self._copying.order(request.copy)
                 for drop in request.drop:
                     self._accept_drop(drop)
                 self._prepare, self._to_prepare = request.prepare, list(request.prepare)
@@ -136,7 +140,18 @@ class ParameterServer:
         if header.flags & frames.MOVE:
             self._asked_at = self._clock.now()
             return self._outgoing.handle(body)
+        if header.flags & frames.HELD:
+            return held.answer(self.exchange, self._holdings.since, body)
         return self.exchange.handle(peer, header, body)
+
+    def look(self) -> None:
+        """What time alone asks for: a snapshot that is due. Call it several times a second."""
+        self._copying.look()
+
+    def leave_snapshot(self) -> None:
+        """Write a last snapshot of what is served; nobody reaches this server any more."""
+        with self.exchange.lock:
+            self._copying.last()
 
     def _give_way(self) -> None:
         self._clock.wait(self.stopping, GIVE_WAY_SECONDS)
@@ -194,9 +209,7 @@ class ParameterServer:
 
     def _carry_out(self, order: _Order) -> None:
         try:
-            if isinstance(order, CopyOrder):
-                self._copy(order)
-            elif isinstance(order, DropOrder):
+            if isinstance(order, DropOrder):
                 self._drop(order)
             elif order.origin is None:
                 self._load(order)
@@ -230,20 +243,21 @@ class ParameterServer:
                 self._to_prepare.remove(order)
 
     def _load(self, order: ServeOrder) -> None:
-        """Replace each vshard of the order by the manifest's copy, then serve it."""
-        manifest = read_manifest(order.manifest)
-        if (manifest.job_id, manifest.fingerprint) != (self._job_id, self._model.fingerprint):
-            raise CorruptCopy(f"manifest {order.manifest} is of job {manifest.job_id} or of another model")
-        for vshard in from_bitmap(order.vshards):
-            if self._holdings.wanted[vshard] != order.since or self._holdings.since[vshard] >= order.since:
+        """Replace each vshard of the order by the freshest copy that can be read, then serve it."""
+        sources = self._loading.sources(order.manifest, [v for v in from_bitmap(order.vshards) if self._open(v, order)])
+        for copy in self._loading.copies(sources):
+            if not self._open(copy.vshard, order):
                 continue
-            copy = read_copy(manifest.entries[vshard], self._model.tables)
             with self.exchange.lock:
-                self._incoming.discard(vshard)
-                self.exchange.table.replace(vshard, copy.content)
-                self.exchange.sets.put(1 << vshard, copy.applied, copy.skipped)
-                self._holdings.serve(vshard, order.since)
+                self._incoming.discard(copy.vshard)
+                self.exchange.table.replace(copy.vshard, copy.content)
+                self.exchange.sets.put(1 << copy.vshard, copy.applied, copy.skipped)
+                self._holdings.serve(copy.vshard, order.since)
         log.info("serving %d vshards since %d", self.exchange.served.bit_count(), order.since)
+
+    def _open(self, vshard: int, order: ServeOrder) -> bool:
+        """Whether an order to serve is still the one that counts for a vshard, and not carried out."""
+        return self._holdings.wanted[vshard] == order.since > self._holdings.since[vshard]
 
     def _keep(self, order: ServeOrder, origin: Origin) -> None:
         """Serve again what this server still holds of a tenure of its own."""
@@ -287,31 +301,10 @@ class ParameterServer:
                 self._holdings.empty(vshard)
             self.exchange.give_way()
 
-    def _copy(self, order: CopyOrder) -> None:
-        """Write a copy of all that is served; a failed disk is reported, not fatal."""
-        if order.id < self._copy_ordered:
-            return  # a newer order waits behind it
-        path = Path(order.directory) / f"copies-{self.process[:12]}-{order.id}.ttc"
-        try:
-            self._copies = write_copies(path, self._each_vshard(), self._model.tables, order.id)
-        except OSError as error:
-            log.error("copies could not be written: %s", error)
-            self._copies = CopiesWritten(order.id, error=f"{path}: {error.strerror or error}")
-
-    def _each_vshard(self) -> Iterator[VshardCopy]:
-        """Each served vshard at one instant of its own, the lock held for that one only."""
-        for vshard in range(VSHARDS):
-            with self.exchange.lock:
-                if not self.exchange.served >> vshard & 1:
-                    continue
-                held = self.exchange.sets.of(vshard)
-                content = self.exchange.table.extract(vshard)
-                since = self._holdings.since[vshard]
-            self.exchange.give_way()
-            yield VshardCopy(vshard, since, held.applied, held.skipped, content)
-
     def _report(self, sequence: int) -> PsReport:
-        loading = self._pending > 0  # before the look at what is served: "done" must never describe less than done
+        copying = self._copying
+        # Before the look at what is served: "done" must never describe less than done.
+        loading = self._pending > 0 or copying.writing
         with self.exchange.lock:
             served = self._served()
             rows, table_bytes = self.exchange.table.row_count, self.exchange.table.bytes_held
@@ -322,10 +315,13 @@ class ParameterServer:
                 self.exchange.watch.end(self.exchange.watch.mask)
         times = self._me.cpu_times()
         return PsReport(
-            self.process, self.address, sequence, served, loading, self._copies, rows, table_bytes,
+            self.process, self.address, sequence, served, loading, copying.written, rows, table_bytes,
             pushes, duplicates, slow, times.user + times.system, self._me.memory_info().rss, failure or self._error,
             bool(failure) or self._full, self._incoming.staged(),
             to_bitmap(tuple(self._missing)) if self._missing else "", self._move_error,
+            snapshots=copying.snapshots, snapshot_seconds=copying.snapshot_seconds,
+            snapshot_error=copying.snapshot_error, freeze_seconds=self._incoming.freeze_seconds,
+            refused=self.refusals(),
         )  # fmt: skip
 
     def _served(self) -> tuple[Served, ...]:

@@ -1,8 +1,8 @@
 """The rows of a parameter server: every table of the model, in arenas by width.
 
-The table knows nothing of vshards' owners, applied sets or messages: it finds, reads, updates, lists and replaces
-rows. Callers hold the server's lock. Whatever can fail (room for new rows) is asked for and granted before the first
-row changes.
+The table knows nothing of vshards' owners, applied sets or messages: it finds, reads, updates, lists, replaces and
+moves rows. Callers hold the server's lock. Whatever can fail (room for new rows) is asked for and granted before the
+first row changes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.core.domain.model_spec import VSHARDS, OptimizerSpec, TableSpec
+from trimtab.core.domain.model_spec import VSHARDS, TableSpec
 from trimtab.core.errors import TrimtabError
-from trimtab.core.ps import kernels, update_kernels
+from trimtab.core.ps import compaction, kernels, update_kernels
+from trimtab.core.ps.arena import Arena
 from trimtab.core.ps.hashing import salt
-from trimtab.core.ps.index import SegmentedIndex, reserve
-from trimtab.core.ps.layout import RowLayout, layout_of
+from trimtab.core.ps.index import SegmentedIndex
+from trimtab.core.ps.layout import layout_of
 from trimtab.core.ps.rows import Floats, Int64s, VshardRows
 
 
@@ -44,52 +45,35 @@ class Found:
     absent: int
 
 
-class _Group:
-    """The arena of consecutive tables with one layout and one update rule."""
-
-    def __init__(self, first: int, layout: RowLayout, optimizer: OptimizerSpec, arena_bytes: int) -> None:
-        self.first, self.last = first, first
-        self.layout, self.optimizer = layout, optimizer
-        self.capacity = max(arena_bytes // (layout.stride * 4), 1)
-        space = reserve(self.capacity * layout.stride * 4)
-        self.rows = np.frombuffer(space, np.float32, self.capacity * layout.stride).reshape(-1, layout.stride)
-        self.counters = self.rows.view(np.uint32)
-        self.fresh = 0
-        self.free = np.empty(0, np.int64)
-        self.free_count = 0
-
-    def give_back(self, places: Int64s) -> None:
-        need = self.free_count + len(places)
-        if need > len(self.free):
-            grown = np.empty(max(need, 2 * len(self.free)), np.int64)
-            grown[: self.free_count] = self.free[: self.free_count]
-            self.free = grown
-        self.free[self.free_count : need] = places
-        self.free_count = need
-
-
 class RowTable:
-    """All tables of one model on one parameter server."""
+    """All tables of one model on one parameter server.
+
+    Attributes:
+        table_rows: i64[T], rows of each table.
+        generation: rises whenever rows lose their places.
+    """
 
     def __init__(self, tables: tuple[TableSpec, ...], seed: int, memory_bytes: int) -> None:
         """An empty table that may grow to `memory_bytes` (rows and index)."""
         self.tables, self.memory_bytes = tables, memory_bytes
         self.dims = np.array([table.dim for table in tables], np.int64)
         self._seed = np.uint64(seed & (2**64 - 1))
-        self._groups: list[_Group] = []
+        self._groups: list[Arena] = []
         for number, table in enumerate(tables):
             layout = layout_of(table)
             last = self._groups[-1] if self._groups else None
             if last is None or (last.layout, last.optimizer) != (layout, table.optimizer):
-                last = _Group(number, layout, table.optimizer, memory_bytes)
+                last = Arena(number, layout, table.optimizer, memory_bytes)
                 self._groups.append(last)
             last.last = number + 1
         self._group_of = np.array(
             [g for g, group in enumerate(self._groups) for _ in range(group.first, group.last)], np.int64
         )
         self.index = SegmentedIndex(np.array([salt(table.name) for table in tables], np.uint64), memory_bytes)
+        self.table_rows = np.zeros(len(tables), np.int64)
         self.generation = 1
-        self._dropped = np.zeros(VSHARDS, np.int64)  # the generation in which each vshard's rows were last given up
+        self._displaced = np.zeros(VSHARDS, np.int64)  # the generation in which each vshard's rows last lost places
+        self._compaction: compaction.Compaction | None = None
 
     @property
     def row_count(self) -> int:
@@ -98,14 +82,22 @@ class RowTable:
 
     @property
     def bytes_used(self) -> int:
-        """Bytes of row arenas and index that have been handed out."""
-        return sum(g.fresh * g.layout.stride * 4 for g in self._groups) + self.index.bytes_used
+        """Bytes of row arenas and index that cost memory: what the limit is about."""
+        return sum(g.fresh * g.row_bytes for g in self._groups) + self.index.bytes_used
 
     @property
     def bytes_held(self) -> int:
         """Bytes of the rows and index segments that are in use: what would have to be kept elsewhere."""
-        rows = sum((g.fresh - g.free_count) * g.layout.stride * 4 for g in self._groups)
+        rows = sum((g.fresh - g.free) * g.row_bytes for g in self._groups)
         return rows + self.index.bytes_held
+
+    @property
+    def wants_compaction(self) -> bool:
+        """Whether dropped rows have left so much memory behind that `compact_piece` should be called until it is done.
+
+        More than 16 MB and a quarter of the arenas; always while a compaction is under way.
+        """
+        return self._compaction is not None or compaction.is_due(self._groups)
 
     def find(self, keys: Int64s, counts: npt.NDArray[np.uint32]) -> Found:
         """Where `keys` lie (counts[t] keys of each table, table after table); changes nothing."""
@@ -171,7 +163,7 @@ class RowTable:
 
     def width(self, number: int) -> int:
         """Floats of a whole row of one table."""
-        group: _Group = self._groups[self._group_of[number]]
+        group: Arena = self._groups[self._group_of[number]]
         return group.layout.width
 
     def vshards_of(self, number: int, keys: Int64s) -> npt.NDArray[np.uint16]:
@@ -206,24 +198,41 @@ class RowTable:
         return VshardRows(keys, self.whole_rows(found))
 
     def drop(self, vshard: int) -> None:
-        """Forget all rows of `vshard`; tokens of pulls that named it end."""
-        entries = self.index.entries(vshard)
-        owners = self._group_of[entries.tables]
+        """Forget all rows of `vshard`; tokens of pulls that named it end. Their memory waits for new rows, or for
+        `compact_piece`; the index's goes back at once.
+        """
+        gone = self.index.clear(vshard)
         for number, group in enumerate(self._groups):
-            group.give_back(entries.places[owners == number])
-        self.index.clear(vshard)
+            group.give_back(gone.places, gone.tables, self._group_of, number)
+        self.table_rows -= np.bincount(gone.tables, minlength=len(self.tables))
         self.generation += 1
-        self._dropped[vshard] = self.generation
+        self._displaced[vshard] = self.generation
 
     def intact(self, cover: int, generation: int) -> bool:
-        """Whether the places of `cover`'s rows are still those of `generation`: none of its vshards was dropped since.
+        """Whether the places of `cover`'s rows are still those of `generation`.
 
-        Rows never move while their vshard stays, so only a drop (or a load, which begins with one) ends a token.
+        A drop of one of its vshards ends that, so does a load, which begins with one, and a compaction that moved some.
         """
         if generation == self.generation:
             return True
-        gone = np.flatnonzero(self._dropped > generation)
-        return not any(cover >> int(vshard) & 1 for vshard in gone)
+        displaced = np.flatnonzero(self._displaced > generation)
+        return not any(cover >> int(vshard) & 1 for vshard in displaced)
+
+    def compact_piece(self, slots: int = compaction.PIECE_SLOTS) -> bool:
+        """A few milliseconds of giving the memory of dropped rows back; returns whether there is more to do.
+
+        Begins whether or not it is due (see `wants_compaction`). Everything else may happen between two pieces. Tokens
+        of pulls that named a vshard whose rows moved end. `slots` of the index are looked at.
+        """
+        if self._compaction is None:
+            self._compaction = compaction.Compaction(self.index, self._groups, self._group_of)
+        moved, more = self._compaction.piece(slots)
+        if moved:
+            self.generation += 1
+            self._displaced[moved] = self.generation
+        if not more:
+            self._compaction = None
+        return more
 
     def replace(self, vshard: int, content: VshardRows) -> None:
         """Make `content` all that is known of `vshard`; tokens of pulls that named it end.
@@ -279,11 +288,11 @@ class RowTable:
         per_vshard, per_group = np.zeros(VSHARDS, np.int64), np.zeros(len(self._groups), np.int64)
         kernels.count_absent(keys, ends, self.index.salts, places, self._group_of, per_vshard, per_group)
         index_bytes = self.index.bytes_to_make_room(per_vshard)
-        new_bytes = index_bytes
-        crowded = not self.index.fits(index_bytes)
+        new_bytes = index_bytes or 0
+        crowded = index_bytes is None
         for group, new in zip(self._groups, per_group, strict=True):
-            fresh = max(0, int(new) - group.free_count)
-            new_bytes += fresh * group.layout.stride * 4
+            fresh = max(0, int(new) - group.free)
+            new_bytes += fresh * group.row_bytes
             crowded = crowded or group.fresh + fresh > group.capacity
         if crowded or self.bytes_used + new_bytes > self.memory_bytes:
             raise TableFull(
@@ -292,19 +301,17 @@ class RowTable:
             )
         self.index.make_room(per_vshard)
 
-    def _insert(self, number: int, keys: Int64s, start: int, end: int, places: Int64s, group: _Group) -> int:
+    def _insert(self, number: int, keys: Int64s, start: int, end: int, places: Int64s, group: Arena) -> int:
         index = self.index
-        used: int = kernels.insert(
-            keys, start, end, number, index.salts[number], index.base, index.mask, index.slots, index.counts,
-            places, group.free_count, group.fresh, group.free,
+        born: int = kernels.insert(
+            keys, start, end, number, index.salts[number], index.base, index.sizes, index.slots, index.counts,
+            places, group.used, group.state,
         )  # fmt: skip
-        reused = min(used, group.free_count)
-        group.free_count -= reused
-        group.fresh += used - reused
-        return used
+        self.table_rows[number] += born
+        return born
 
 
-def _apply(group: _Group, places: Int64s, start: int, end: int, gradients: Floats, rate: float) -> None:
+def _apply(group: Arena, places: Int64s, start: int, end: int, gradients: Floats, rate: float) -> None:
     optimizer, rows, dim = group.optimizer, group.rows, group.layout.dim
     if optimizer.kind == "adagrad":
         update_kernels.adagrad(

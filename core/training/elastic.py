@@ -168,12 +168,18 @@ class ElasticModel:
     def fingerprint(self) -> str:
         """Hash of tables and of the flat vectors' layout: equal in every process that loads the same model."""
         layout = {"tables": [asdict(table) for table in self.tables]}
-        text = json.dumps([layout, self.trainable.shapes, self.state.shapes], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return _digest([layout, self.trainable.shapes, self.state.shapes])
 
     def spec(self, name: str, initial_blocks_path: str, metrics: tuple[str, ...] = ()) -> ModelSpec:
         """The model as the parameter servers and the controller see it."""
-        return ModelSpec(name, self.tables, self.trainable.floats, initial_blocks_path, self.fingerprint(), metrics)
+        layout = _digest([self.trainable.shapes, self.state.shapes])
+        return ModelSpec(
+            name, self.tables, self.trainable.floats, initial_blocks_path, self.fingerprint(), metrics, layout
+        )  # fmt: skip
+
+
+def _digest(tree: Any) -> str:
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _table_name(layer: str) -> str:

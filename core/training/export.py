@@ -11,7 +11,6 @@ import json
 import math
 import signal
 import sys
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from trimtab.core.data.columns import Columns, columns_from_dict
 from trimtab.core.data.keys import MISSING_KEY
 from trimtab.core.domain.model_spec import EMBEDDING, ModelSpec
 from trimtab.core.errors import BadInput, CorruptCopy, ModelError, TrimtabError
-from trimtab.core.ps.manifest import Manifest, read_manifest
+from trimtab.core.ps.manifest import read_manifest
 from trimtab.core.ps.reader import read_rows
 from trimtab.core.training.export_client import EXAMPLE, FORMAT, MODEL, SIGNATURE, Answer, Request
 from trimtab.core.wire.encode import read_json, to_json
@@ -68,7 +67,7 @@ def export(request: Request) -> dict[str, int]:
     if elastic.fingerprint() != described.fingerprint:
         remedy = "its code is not what the job trained; export with the code of then"
         raise ModelError("--model", spec.model, remedy)
-    rows = read_rows(_near(read_manifest(request.manifest), Path(request.manifest).parent), described)
+    rows = read_rows(read_manifest(request.manifest), described)
     set_weights(elastic, rows)
     model = plain_model(elastic, rows, columns, request.data.standard)
     inputs = inputs_of(columns, elastic.compiled.name)
@@ -96,15 +95,6 @@ def signature(run_id: str, model: str, columns: Columns, inputs: Inputs) -> dict
         "format": FORMAT, "run_id": run_id, "model": model, "missing_key": MISSING_KEY, "inputs": described,
         "outputs": [output],
     }  # fmt: skip
-
-
-def _near(manifest: Manifest, directory: Path) -> Manifest:
-    """The manifest with its files beside it where they are not where they were written: a job that was moved."""
-    entries = (
-        entry if Path(entry.file).is_file() else replace(entry, file=str(directory / Path(entry.file).name))
-        for entry in manifest.entries
-    )
-    return replace(manifest, entries=tuple(entries))
 
 
 def _save(model: Any, name: str, inputs: Inputs, path: Path) -> None:

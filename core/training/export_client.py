@@ -20,6 +20,7 @@ from trimtab.core.data.prepare import prepare
 from trimtab.core.data.store import METADATA_FILE
 from trimtab.core.domain.job import JobSpec, JobState
 from trimtab.core.errors import BadInput, CorruptCopy, DataError, JobFailed, ModelError, TrimtabError, WireError
+from trimtab.core.ps import storage
 from trimtab.core.training.apart import ending, last_words, run_apart
 from trimtab.core.wire.encode import from_json, read_json, to_json
 
@@ -57,14 +58,14 @@ class FinishedJob:
 
     Attributes:
         run_id, spec: of the job.
-        manifest: path of its final manifest.
+        manifest: path or URL of its final manifest.
         model: path of the description of its tables.
     """
 
     run_id: str
     path: Path
     spec: JobSpec
-    manifest: Path
+    manifest: str
     model: Path
 
 
@@ -143,7 +144,7 @@ def export_job(
     work = Path(tempfile.mkdtemp(prefix=".export-", dir=out))
     try:
         request = Request(
-            job.run_id, job.spec, str(job.model), str(job.manifest), _data_of(job, cache, say), str(work),
+            job.run_id, job.spec, str(job.model), job.manifest, _data_of(job, cache, say), str(work),
             deadline_seconds,
         )  # fmt: skip
         say("building the model")
@@ -168,7 +169,7 @@ def read_job(job_dir: Path) -> FinishedJob:
     """
     try:
         result = json.loads((job_dir / "result.json").read_text(encoding="utf-8"))
-        state, run_id, manifest = str(result["state"]), str(result["run_id"]), Path(str(result["model"]))
+        state, run_id, manifest = str(result["state"]), str(result["run_id"]), str(result["model"])
         spec = read_json(JobSpec, job_dir / "spec.json")
     except FileNotFoundError:
         remedy = "it holds no finished job; name a run that has ended, or its directory"
@@ -177,8 +178,8 @@ def read_job(job_dir: Path) -> FinishedJob:
         raise BadInput(_FIELD, str(job_dir), f"its files cannot be read ({_one_line(error)})") from None
     if state != JobState.FINISHED:
         raise BadInput(_FIELD, str(job_dir), f"the job is {state}; only a finished job has a final model")
-    if not manifest.is_file():  # the directory may have been moved since
-        manifest = job_dir / "checkpoints" / manifest.name
+    if storage.is_local(manifest) and not storage.exists(manifest):  # the directory may have been moved since
+        manifest = str(job_dir / "checkpoints" / storage.name_of(manifest))
     return FinishedJob(run_id, job_dir, spec, manifest, job_dir / "model.json")
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.core.domain.model_spec import EMBEDDING, TableSpec
-from trimtab.core.ps.client import RoutingView
 from trimtab.core.ps.hashing import salt, vshards
+from trimtab.core.ps.routing_view import RoutingView
 from trimtab.core.ps.rows import Floats, Int64s
 from trimtab.core.ps.sheet import Section, Sheet, cuts_of, sections_of
 from trimtab.core.training import kernels

@@ -71,7 +71,7 @@ class Worker:
             if work is not None:
                 work = self._train(work)
                 continue
-            task = self._feed.take(block=True)
+            task = self._take(block=True)
             if task is None:
                 return
             if task.grant.kind == TRAIN:
@@ -81,6 +81,14 @@ class Worker:
                 self._evaluate(task)
             else:
                 self._metrics(task)
+
+    def _take(self, block: bool) -> Task | None:
+        """The next batch to compute. One whose gradients are still here is sent again: its loss was reported then."""
+        while (task := self._feed.take(block)) is not None:
+            if task.grant.kind != TRAIN or not self._client.resend(task.number):
+                break
+            self._feed.done(task)
+        return task
 
     def _prepare(self, task: Task) -> _Work:
         batch = self._reader.train(task.number)
@@ -101,7 +109,7 @@ class Worker:
         blocks = {DENSE: result.dense_gradient, STATE: result.state_delta}
         finite = self._planner.put_gradients(sheet, result.row_gradients, blocks) and result.finite
         computed = time.perf_counter()
-        task = self._feed.take(block=False)
+        task = self._take(block=False)
         following = self._prepare(task) if task is not None else None
         read = time.perf_counter()
         rate = self._step.learning_rate(work.batch.number)
@@ -155,7 +163,8 @@ def work(config: WorkerConfig, secret: bytes, spec: JobSpec, model: ModelSpec, c
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=feed.stopping.set).start())
     configure_tensorflow(config.threads)
     try:
-        dataset = Dataset.open(Path(config.dataset))
+        # The job's own page, because a job that goes on from another's rows scales columns as that one did.
+        dataset = Dataset.open(Path(config.dataset)).standardised_by(Path(config.spec).with_name("metadata.json"))
         other = Dataset.open(Path(config.validation_dataset)) if config.validation_dataset else None
         elastic = ElasticModel(load_model(spec.model, dataset.columns, spec), dataset.columns, spec.batch_size)
         if (found := elastic.fingerprint()) != model.fingerprint:

@@ -3,14 +3,17 @@
 Three small calls do not need generated stubs; what they need is authentication, a size bound, a deadline on every
 call and errors of our own tree. gRPC's generic handlers give that with the messages of `messages.py` as the only
 schema. Each call carries HMAC(secret, method, body) in its metadata, so a process without the job's secret can neither
-order nor report anything.
+order nor report anything; each answer carries one, too, so nobody else who listens at the address is believed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from concurrent import futures
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -24,10 +27,12 @@ log = logging.getLogger(__name__)
 
 _PS_SYNC = "/trimtab.ParameterServer/Sync"
 _WORKER_SYNC = "/trimtab.Controller/WorkerSync"
+_REPLY = b"reply to "
 _PROOF, _PROTOCOL = "x-trimtab-proof", "x-trimtab-protocol"
 MAX_MESSAGE_BYTES = 64 << 20  # evaluation scores and 512 copy entries stay far below
+MAX_ORDER_BYTES = 8 << 20  # of the controller to a parameter server: lists of at most 512 vshards
+_MOST_CALLS = 1024  # waiting or being answered; more are told to come again
 _CHANNEL = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.use_local_subchannel_pool", 1),  # a restarted peer on the same path must not meet a cached dead channel
     ("grpc.initial_reconnect_backoff_ms", 30),
@@ -55,39 +60,55 @@ class ControlServer:
         request: type[Request],
         handle: Callable[[Request], object],
         threads: int,
+        most_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        """Listens at once on the Unix socket path `address`.
+        """Listens at once on the Unix socket path `address`; requests may have `most_bytes`.
+
+        `refused` counts the calls that were not accepted since then. gRPC itself ends what is no call or too long.
 
         Raises:
             WireError: the address cannot be bound.
         """
         service, name = method[1:].split("/")
 
+        def refuse(context: Any, code: grpc.StatusCode, text: str) -> None:
+            with self._lock:
+                self.refused += 1
+            context.abort(code, text)
+
         def call(body: bytes, context: Any) -> bytes:
             metadata = dict(context.invocation_metadata())
             spoken = metadata.get(_PROTOCOL)
             if spoken != str(PROTOCOL):
-                context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"protocol {spoken} is not {PROTOCOL}")
-            given = metadata.get(_PROOF, "")
-            if not same(given.encode(), proof(secret, method.encode(), body).hex().encode()):
-                context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong secret")
+                refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"protocol {str(spoken)[:20]} is not {PROTOCOL}")
+            mac = proof(secret, method.encode(), body)
+            if not same(str(metadata.get(_PROOF, "")).encode(), mac.hex().encode()):
+                refuse(context, grpc.StatusCode.UNAUTHENTICATED, "wrong secret")
             try:
-                return to_json(handle(from_json(request, body)))
+                answer = to_json(handle(from_json(request, body)))
             except Refused as error:
-                context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+                refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
             except TrimtabError as error:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            raise AssertionError("abort returned")
+                refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            context.set_trailing_metadata(((_PROOF, proof(secret, _REPLY + method.encode(), mac, answer).hex()),))
+            return answer
 
+        self.refused = 0
+        self._lock = threading.Lock()
         handler = grpc.method_handlers_generic_handler(service, {name: grpc.unary_unary_rpc_method_handler(call)})
         self._pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="control")
-        self._server = grpc.server(self._pool, handlers=(handler,), options=[*_CHANNEL, ("grpc.so_reuseport", 0)])
+        options = [*_CHANNEL, ("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", most_bytes)]
+        self._server = grpc.server(
+            self._pool, handlers=(handler,), options=options, maximum_concurrent_rpcs=_MOST_CALLS
+        )
         try:
             bound = self._server.add_insecure_port(f"unix:{address}")
         except RuntimeError as error:
             raise WireError(f"control address {address}: cannot be bound: {error}") from error
         if not bound:
             raise WireError(f"control address {address}: cannot be bound")
+        with contextlib.suppress(OSError):
+            Path(address).chmod(0o600)  # its directory is private anyway
         self._server.start()
 
     def close(self, grace_seconds: float = 0.5) -> None:
@@ -98,7 +119,7 @@ class ControlServer:
 
 def serve_ps(address: str, secret: bytes, ps_sync: Callable[[PsSync], PsReport]) -> ControlServer:
     """A parameter server's control plane at the Unix socket `address`."""
-    return ControlServer(address, secret, _PS_SYNC, PsSync, ps_sync, threads=2)
+    return ControlServer(address, secret, _PS_SYNC, PsSync, ps_sync, threads=2, most_bytes=MAX_ORDER_BYTES)
 
 
 def serve_controller(address: str, secret: bytes, worker_sync: Callable[[WorkerSync], WorkerOrders]) -> ControlServer:
@@ -111,15 +132,16 @@ class _Stub:
 
     def __init__(self, address: str, secret: bytes, method: str) -> None:
         self._address, self._secret, self._method = address, secret, method
-        self._channel = grpc.insecure_channel(f"unix:{address}", options=_CHANNEL)
+        options = [*_CHANNEL, ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
+        self._channel = grpc.insecure_channel(f"unix:{address}", options=options)
         self._call = self._channel.unary_unary(method)
 
     def call(self, request: object, reply: type[Reply], timeout_seconds: float) -> Reply:
         body = to_json(request)
-        mac = proof(self._secret, self._method.encode(), body).hex()
-        metadata = ((_PROOF, mac), (_PROTOCOL, str(PROTOCOL)))
+        mac = proof(self._secret, self._method.encode(), body)
+        metadata = ((_PROOF, mac.hex()), (_PROTOCOL, str(PROTOCOL)))
         try:
-            answer = self._call(body, timeout=timeout_seconds, metadata=metadata)
+            answer, done = self._call.with_call(body, timeout=timeout_seconds, metadata=metadata)
         except grpc.RpcError as error:
             code, text = error.code(), error.details()
             if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
@@ -129,6 +151,10 @@ class _Stub:
             raise Unreachable(f"{self._method} at {self._address}: {code.name.lower()}: {text}") from None
         except ValueError as error:  # the channel was closed by another thread
             raise Unreachable(f"{self._method} at {self._address}: {error}") from None
+        given = str(dict(done.trailing_metadata() or ()).get(_PROOF, ""))
+        wanted = proof(self._secret, _REPLY + self._method.encode(), mac, answer).hex()
+        if not same(given.encode(), wanted.encode()):
+            raise Unreachable(f"{self._method} at {self._address}: who answers cannot prove the job's secret")
         return from_json(reply, answer)
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ from trimtab.core.wire.encode import from_json, to_json
 log = logging.getLogger(__name__)
 
 _LONGEST_LINE = 64 * 1024
+_MOST_READS = 16  # for one look: who talks without end must not keep the asking from its work
 _NOT_STARTED = 1
 
 
@@ -90,7 +91,9 @@ class ForkChannel:
 
     def answers(self) -> list[ForkAnswer]:
         """What has arrived since the last call; see also `ended` and `wrong`."""
-        while not self.ended:
+        for _ in range(_MOST_READS):
+            if self.ended:
+                break
             try:
                 found = self._own.recv(_LONGEST_LINE)
             except BlockingIOError:
@@ -127,6 +130,8 @@ def serve_forks(main: Callable[[list[str]], int]) -> int:
     held = b""
     while found := os.read(0, _LONGEST_LINE):
         *lines, held = (held + found).split(b"\n")
+        if len(held) > _LONGEST_LINE:
+            raise WireError(f"a request of more than {_LONGEST_LINE} bytes for a process")
         for line in lines:
             _fork(from_json(ForkRequest, line), main)
     return 0

@@ -33,10 +33,11 @@ MAX_BODY_BYTES = 1 << 30
 PUSH, PULL, KEYS, SKIPPED, DEFAULTS = 1, 2, 4, 8, 16  # flags
 MOVE = 32  # between parameter servers: the body is a MoveRequest, the reply's a MoveReply with rows
 HELD = 64  # the body is a HeldRequest, the reply's a HeldReply: nothing is changed
+MAX_QUESTION_BYTES = 4096  # of a MoveRequest's or HeldRequest's body
 NONE, OK, NEED_KEYS, FAILED = 0, 1, 2, 3  # status of a half
 
 _REQUEST = struct.Struct("<4sHHIIqqQQfIQ64s64s")
-_REPLY = struct.Struct("<4sHHHHIQ40x64s64s")
+_REPLY = struct.Struct("<4sHHHHIQ40s64s64s")
 _REQUEST_MAGIC, _REPLY_MAGIC = b"TTRQ", b"TTRP"
 assert _REQUEST.size == HEADER_BYTES and _REPLY.size == HEADER_BYTES
 
@@ -91,8 +92,8 @@ class RequestHeader:
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> RequestHeader:
-        """Raises WireError for another magic, version, kind or an oversized body."""
-        magic, version, kind, flags, tables, number, _, push_token, pull_token, rate, _, body, push, pull = (
+        """Raises WireError for another magic, version or kind, flags that don't go together, or an oversized body."""
+        magic, version, kind, flags, tables, number, none, push_token, pull_token, rate, nil, body, push, pull = (
             _REQUEST.unpack(data)
         )
         if magic != _REQUEST_MAGIC:
@@ -101,6 +102,9 @@ class RequestHeader:
             raise WireError(f"frame version {version}, kind {kind}: this side speaks version {VERSION}, kind 1")
         if body > MAX_BODY_BYTES:
             raise WireError(f"frame body of {body} bytes is beyond {MAX_BODY_BYTES}")
+        if none or nil:
+            raise WireError("frame has something in its reserved fields")
+        _check_flags(flags, body)
         return cls(
             flags, tables, number, push_token, pull_token, rate, body,
             int.from_bytes(push, "little"), int.from_bytes(pull, "little"),
@@ -128,19 +132,35 @@ class ReplyHeader:
     def pack(self) -> bytes:
         """The 192 bytes."""
         return _REPLY.pack(
-            _REPLY_MAGIC, VERSION, 1, self.push_status, self.pull_status, self.dropped, self.body_bytes,
+            _REPLY_MAGIC, VERSION, 1, self.push_status, self.pull_status, self.dropped, self.body_bytes, b"",
             self.push_refused.to_bytes(COVER_BYTES, "little"), self.pull_refused.to_bytes(COVER_BYTES, "little"),
         )  # fmt: skip
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> ReplyHeader:
-        """Raises WireError for another magic or version, or an oversized body."""
-        magic, version, kind, push, pull, dropped, body, refused, missing = _REPLY.unpack(data)
+        """Raises WireError for another magic or version, a status that does not exist, or an oversized body."""
+        magic, version, kind, push, pull, dropped, body, reserved, refused, missing = _REPLY.unpack(data)
         if magic != _REPLY_MAGIC or version != VERSION or kind != 1:
             raise WireError(f"reply {magic!r} version {version} is not {_REPLY_MAGIC!r} version {VERSION}")
         if body > MAX_BODY_BYTES:
             raise WireError(f"reply body of {body} bytes is beyond {MAX_BODY_BYTES}")
+        if max(push, pull) > FAILED or any(reserved):
+            raise WireError(f"reply of status {push}, {pull}, or with something in its reserved bytes")
         return cls(push, pull, body, dropped, int.from_bytes(refused, "little"), int.from_bytes(missing, "little"))
+
+
+def _check_flags(flags: int, body: int) -> None:
+    """Refuse flags that are unknown or have no meaning together: what one side ignores, another might not."""
+    if flags & (MOVE | HELD):
+        known = flags in (MOVE, HELD)
+        if known and body > MAX_QUESTION_BYTES:
+            raise WireError(f"question of {body} bytes is beyond {MAX_QUESTION_BYTES}")
+    else:
+        known = not flags & ~(PUSH | PULL | KEYS | SKIPPED | DEFAULTS)
+        known = known and (bool(flags & PUSH) or not flags & (KEYS | SKIPPED))
+        known = known and (bool(flags & PULL) or not flags & DEFAULTS)
+    if not known:
+        raise WireError(f"frame flags {flags:#x} do not go together, or are unknown")
 
 
 @dataclass(frozen=True)
@@ -192,6 +212,8 @@ def parse_body(header: RequestHeader, body: npt.NDArray[np.uint8], dims: Int64s)
     push_keys = pull_keys = gradients = None
     if push_counts is not None:
         rows = int(push_counts.sum(dtype=np.int64))
+        if rows and header.flags & SKIPPED:
+            raise WireError(f"skipped push of {rows} rows: it should only mark its number")
         floats = int(push_counts.astype(np.int64) @ dims)
         if header.flags & KEYS:
             push_keys, at = _section(body, at, rows, np.dtype(np.int64))

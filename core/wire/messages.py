@@ -6,18 +6,31 @@ says what should be, is repeated until a report shows it done, and may arrive la
 
 Two calls exist: the controller's `PsSync` to each parameter server, and each worker's `WorkerSync` to the controller.
 `MoveRequest` travels between parameter servers on the data plane. Sets of vshards travel as hexadecimal bitmaps (bit v
-of the little-endian integer = vshard v).
+of the little-endian integer = vshard v). Bounds of bitmaps, vshard numbers and counts stand in the types, so that
+decoding refuses what breaks them and nobody behind it has to ask again.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
 
 from trimtab.core.domain.intervals import Interval
 from trimtab.core.domain.model_spec import VSHARDS
-from trimtab.core.errors import Refused
+from trimtab.core.errors import Refused, WireError
 
 PROTOCOL = 3  # rises when a message changes meaning; a peer with another number is refused
+
+_BITMAP = rf"^[0-9a-f]{{1,{VSHARDS // 4}}}\Z"
+Bitmap = Annotated[str, Meta(pattern=_BITMAP, max_length=VSHARDS // 4)]
+MaybeBitmap = Annotated[str, Meta(pattern=rf"^\Z|{_BITMAP}", max_length=VSHARDS // 4)]  # "" for none
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+VshardNumber = Annotated[int, Meta(ge=0, lt=VSHARDS)]
+MOST_FIGURES = 256  # entries of a dictionary of measurements: a peer can't make the controller's grow
+Figures = Annotated[dict[str, float], Meta(max_length=MOST_FIGURES)]
 
 
 def to_bitmap(vshards: list[int] | tuple[int, ...] | range) -> str:
@@ -29,7 +42,13 @@ def to_bitmap(vshards: list[int] | tuple[int, ...] | range) -> str:
 
 
 def from_bitmap(text: str) -> list[int]:
-    """The vshard numbers of a bitmap, ascending."""
+    """The vshard numbers of a bitmap, ascending.
+
+    Raises:
+        WireError: no bitmap; `int` alone would take signs, spaces, underscores, prefixes and any length.
+    """
+    if not re.match(_BITMAP, text):
+        raise WireError(f"bitmap of vshards {text[:40]!r} is not 1 to {VSHARDS // 4} lower-case hexadecimal digits")
     bits = int(text, 16)
     return [vshard for vshard in range(VSHARDS) if bits >> vshard & 1]
 
@@ -71,7 +90,7 @@ class ServeOrder:
         origin: takes no more pushes for these vshards once it is asked, and hands them over.
     """
 
-    vshards: str
+    vshards: Bitmap
     since: int
     manifest: str
     origin: Origin | None = None
@@ -81,7 +100,7 @@ class ServeOrder:
 class PrepareOrder:
     """Keep a copy of `vshards` aside, fresh from `origin`, which goes on serving them. It grants nothing."""
 
-    vshards: str
+    vshards: Bitmap
     origin: Origin
 
 
@@ -89,7 +108,7 @@ class PrepareOrder:
 class DropOrder:
     """Others serve `vshards` since `since` or later: rows of older tenures may go."""
 
-    vshards: str
+    vshards: Bitmap
     since: int
 
 
@@ -97,7 +116,7 @@ class DropOrder:
 class Staged:
     """Vshards that are kept aside, from whom, and how many rows the last refresh brought."""
 
-    vshards: str
+    vshards: Bitmap
     process: str
     since: int
     refreshed_rows: int
@@ -126,8 +145,8 @@ class PsSync:
     """
 
     job_id: str
-    term: int
-    sequence: int
+    term: Count
+    sequence: Count
     process: str
     serve: tuple[ServeOrder, ...] = ()
     copy: CopyOrder | None = None
@@ -145,8 +164,8 @@ class Served:
         applied: batch numbers in the rows, skipped ones included; skipped: those that changed nothing.
     """
 
-    vshards: str
-    since: int
+    vshards: Bitmap
+    since: Count
     applied: tuple[Interval, ...]
     skipped: tuple[Interval, ...]
 
@@ -158,13 +177,13 @@ class CopyEntry:
     `set_index` is a place in the list of sets that the entry's container (`CopiesWritten`, manifest) carries.
     """
 
-    vshard: int
-    since: int
+    vshard: VshardNumber
+    since: Count
     file: str
-    offset: int
-    length: int
+    offset: Count
+    length: Count
     checksum: str
-    set_index: int
+    set_index: Count
 
 
 @dataclass(frozen=True)
@@ -183,6 +202,11 @@ class CopiesWritten:
     entries: tuple[CopyEntry, ...] = ()
     sets: tuple[CopySet, ...] = ()
     error: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse entries whose set is not there (decoding makes a WireError of it)."""
+        if self.entries and max(entry.set_index for entry in self.entries) >= len(self.sets):
+            raise ValueError("an entry names a set that is not there")
 
 
 @dataclass(frozen=True)
@@ -212,21 +236,21 @@ class PsReport:
 
     process: str
     address: str
-    sequence: int
+    sequence: Count
     served: tuple[Served, ...] = ()
     loading: bool = False
     copies: CopiesWritten | None = None
-    rows: int = 0
-    table_bytes: int = 0
-    pushes: int = 0
-    duplicates: int = 0
-    slow_pushes: int = 0
+    rows: Count = 0
+    table_bytes: Count = 0
+    pushes: Count = 0
+    duplicates: Count = 0
+    slow_pushes: Count = 0
     cpu_seconds: float = 0.0
-    rss_bytes: int = 0
+    rss_bytes: Count = 0
     error: str = ""
     full: bool = False
     staged: tuple[Staged, ...] = ()
-    missing: str = ""
+    missing: MaybeBitmap = ""
     move_error: str = ""
     table_rows: tuple[int, ...] = ()
     vshard_rows: tuple[int, ...] = ()
@@ -242,7 +266,7 @@ class PsReport:
 class HeldRequest:
     """Worker to parameter server, on the data plane: which batches are in the rows of `vshards`?"""
 
-    vshards: str
+    vshards: Bitmap
 
 
 @dataclass(frozen=True)
@@ -261,8 +285,8 @@ class MoveRequest:
         final: end the tenure first (no more pushes are taken), and tell sets and sums.
     """
 
-    vshards: str
-    since: int
+    vshards: Bitmap
+    since: Count
     changes: bool = False
     final: bool = False
 
@@ -271,8 +295,8 @@ class MoveRequest:
 class VshardSum:
     """What a vshard's copy must come to: how many rows, and the sum (modulo 2^64) of all rows' hashes."""
 
-    vshard: int
-    rows: int
+    vshard: VshardNumber
+    rows: Count
     total: int
 
 
@@ -285,7 +309,7 @@ class MoveReply:
         counts: rows of each table. served: sets of the vshards; sums: of each vshard (both only when final).
     """
 
-    vshards: str
+    vshards: Bitmap
     counts: tuple[int, ...]
     served: tuple[Served, ...] = ()
     sums: tuple[VshardSum, ...] = ()
@@ -316,16 +340,16 @@ class Grant:
 class BatchLoss:
     """Loss of one batch: mean over its `rows` real rows; counted once per number. None: not finite."""
 
-    number: int
+    number: Count
     loss: float | None
-    rows: int
+    rows: Count
 
 
 @dataclass(frozen=True)
 class BatchScores:
     """Scores of one evaluation batch: float32 little-endian arrays, equally long."""
 
-    number: int
+    number: Count
     scores: bytes
     labels: bytes
     weights: bytes
@@ -346,19 +370,19 @@ class WorkerSync:
     """
 
     job_id: str
-    term: int
+    term: Count
     pod: str
     process: str
-    want: int = 0
-    finished: tuple[int, ...] = ()
-    routing_version: int = 0
+    want: Count = 0
+    finished: tuple[Count, ...] = ()
+    routing_version: Count = 0
     losses: tuple[BatchLoss, ...] = ()
     scores: tuple[BatchScores, ...] = ()
-    metrics: dict[str, float] | None = None
-    phase_seconds: dict[str, float] = field(default_factory=dict)
+    metrics: Figures | None = None
+    phase_seconds: Figures = field(default_factory=dict)
     max_gap_seconds: float = 0.0
     cpu_seconds: float = 0.0
-    rss_bytes: int = 0
+    rss_bytes: Count = 0
     failure: str = ""
     trouble: bool = False
 
@@ -388,7 +412,7 @@ class PsConfig:
         control_address: Unix socket path for gRPC; data_address: ``tcp:127.0.0.1:0`` or ``unix:PATH``.
         batches: N; numbers outside 0 .. N-1 are refused. model: path of the ModelSpec as JSON.
         memory_bytes: the table may not grow beyond it.
-        snapshots: directory of this node for snapshots, "" for none: read for the freshest copies, written now and then.
+        snapshots: directory of this node for snapshots, "" for none: read for fresh copies, written now and then.
         snapshot_seconds, snapshot_bytes: one is due after so long, or so many bytes of pushes, whichever comes first.
         snapshot_deadline_seconds: a child that takes longer is killed.
     """

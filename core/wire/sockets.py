@@ -3,6 +3,8 @@
 Measured against gRPC streams and Unix sockets, plain TCP with `sendmsg` and `recv_into` costs a third of the CPU per
 step (docs/design.md); the price is that framing, bounds and authentication are ours, which is what `frames` and
 `handshake` are for. A frame that breaks a rule closes its connection, is counted and logged; the server lives on.
+Strangers cost little: only so many handshakes are under way at once (the oldest gives way), each has a deadline, nobody
+may stop in the middle of a frame for long, and what a large frame needed is given back after it.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,9 +30,13 @@ Buffer = memoryview | bytes | bytearray | npt.NDArray[np.generic]
 Handler = Callable[[str, RequestHeader, npt.NDArray[np.uint8]], tuple[ReplyHeader, Sequence[Buffer]]]
 
 _HANDSHAKE_SECONDS = 10.0
+_STALL_SECONDS = 120  # a server waits so long in the middle of a frame; between frames for ever
 _ACCEPT_PAUSE_SECONDS = 0.2
 _MOST_CONNECTIONS = 4096  # workers of one job, and some to spare
+_MOST_HANDSHAKES = 64  # at once; each takes milliseconds among friends
 _FIRST_BUFFER = 1 << 20
+_KEPT_BUFFER = 64 << 20  # a larger one goes with its frame
+_LOGGED = 20  # refusals that are logged one by one; after these, only when their number doubles
 
 
 class DataServer:
@@ -40,10 +47,11 @@ class DataServer:
         self._secret, self._job_id, self._process, self._handler = secret, job_id, process, handler
         self._listener, self.address = _listen(address)
         self._open: set[socket.socket] = set()
+        self._handshakes: dict[socket.socket, None] = {}  # under way, oldest first
         self._lock = threading.Lock()
         self._closed = False
         self._pause = threading.Event()
-        self.refused = 0
+        self.refused = 0  # connections and frames since the start
         threading.Thread(target=self._accept, name="data-accept", daemon=True).start()
 
     def close(self) -> None:
@@ -66,44 +74,63 @@ class DataServer:
                     log.warning("data connection could not be accepted: %s", error)
                     self._pause.wait(_ACCEPT_PAUSE_SECONDS)
                 continue
-            with self._lock:
-                if self._closed or len(self._open) >= _MOST_CONNECTIONS:
-                    connection.close()
-                    continue
-                self._open.add(connection)
+            if not self._admit(connection):
+                continue
             try:
                 threading.Thread(target=self._serve, args=(connection,), name="data", daemon=True).start()
             except RuntimeError as error:
                 log.warning("data connection has no thread: %s", error)
-                with self._lock:
-                    self._open.discard(connection)
+                self._forget(connection)
+
+    def _admit(self, connection: socket.socket) -> bool:
+        """Make room for one more handshake; false when there is none."""
+        with self._lock:
+            full = len(self._open) >= _MOST_CONNECTIONS
+            if full or self._closed:
+                self.refused += full
                 connection.close()
+                return False
+            if len(self._handshakes) >= _MOST_HANDSHAKES:
+                oldest = next(iter(self._handshakes))
+                del self._handshakes[oldest]
+                _break(oldest)
+            self._open.add(connection)
+            self._handshakes[connection] = None
+        return True
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(connection)
+            self._handshakes.pop(connection, None)
+        connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            deadline = threading.Timer(_HANDSHAKE_SECONDS, _break, [connection])  # for all of it, not per byte
-            deadline.daemon = True
-            deadline.start()
-            try:
+            with _within(_HANDSHAKE_SECONDS, connection):
                 worker = accept(connection, self._secret, self._job_id, self._process)
-            finally:
-                deadline.cancel()
+            with self._lock:
+                self._handshakes.pop(connection, None)
             _tune(connection)
+            _bound_waits(connection)
             self._frames(connection, worker)
         except WireError as error:
-            with self._lock:
-                self.refused += 1
-            log.warning("data connection closed: %s", error)
+            self._refuse(error)
         except OSError as error:
             log.info("data connection lost: %s", error)
-        except Exception:  # whatever one frame provokes, the server lives on for the others
-            with self._lock:
-                self.refused += 1
-            log.exception("data connection closed")
+        except Exception as error:  # noqa: BLE001, whatever one frame provokes, the server lives on for the others
+            self._refuse(error)
         finally:
-            with self._lock:
-                self._open.discard(connection)
-            connection.close()
+            self._forget(connection)
+
+    def _refuse(self, error: Exception) -> None:
+        """Count, and log so that a peer which goes on for days does not fill the disk."""
+        with self._lock:
+            self.refused += 1
+            count = self.refused
+        if count <= _LOGGED or not count & (count - 1):
+            log.warning(
+                "data connection closed, %d so far: %s", count, error, exc_info=not isinstance(error, WireError)
+            )
 
     def _frames(self, connection: socket.socket, worker: str) -> None:
         head = bytearray(HEADER_BYTES)
@@ -112,13 +139,15 @@ class DataServer:
             if not receive_into(connection, memoryview(head), end_allowed=True):
                 return
             header = RequestHeader.unpack(head)
-            if header.body_bytes > len(buffer):
-                buffer = aligned(header.body_bytes * 3 // 2)  # only an authenticated peer gets here; bounded above
+            if header.body_bytes > len(buffer):  # only an authenticated peer gets here; bounded above
+                buffer = aligned(min(header.body_bytes * 3 // 2, max(header.body_bytes, _KEPT_BUFFER)))
             body = buffer[: header.body_bytes]
             if header.body_bytes:
                 receive_into(connection, memoryview(body))
             reply, sections = self._handler(worker, header, body)
             send_all(connection, [reply.pack(), *sections])
+            if len(buffer) > _KEPT_BUFFER:
+                buffer = body = aligned(_FIRST_BUFFER)
 
 
 class DataConnection:
@@ -137,7 +166,8 @@ class DataConnection:
         """
         self._socket = _dial(address, timeout_seconds)
         try:
-            self.ps_process = connect(self._socket, secret, job_id, process, expected)
+            with _within(timeout_seconds, self._socket):
+                self.ps_process = connect(self._socket, secret, job_id, process, expected)
         except BaseException:
             self._socket.close()
             raise
@@ -179,7 +209,12 @@ def receive_into(source: socket.socket, view: memoryview, end_allowed: bool = Fa
     """Fill `view`; false when the peer closed before the first byte and that is allowed. Raises WireError."""
     size, got = len(view), 0
     while got < size:
-        count = source.recv_into(view[got:], size - got, socket.MSG_WAITALL)
+        try:
+            count = source.recv_into(view[got:], size - got, socket.MSG_WAITALL)
+        except BlockingIOError:  # see `_bound_waits`
+            if end_allowed and got == 0:
+                continue
+            raise WireError(f"peer stopped for {_STALL_SECONDS} seconds, {got} bytes into {size}") from None
         if count == 0:
             if end_allowed and got == 0:
                 return False
@@ -197,6 +232,25 @@ def send_all(target: socket.socket, buffers: Sequence[Buffer]) -> None:
             sent -= len(views.pop(0))
         if sent:
             views[0] = views[0][sent:]
+
+
+@contextlib.contextmanager
+def _within(seconds: float, connection: socket.socket) -> Iterator[None]:
+    """Break the connection unless the block ends in time: a deadline for all of it, not for each byte."""
+    deadline = threading.Timer(seconds, _break, [connection])
+    deadline.daemon = True
+    deadline.start()
+    try:
+        yield
+    finally:
+        deadline.cancel()
+
+
+def _bound_waits(connection: socket.socket) -> None:
+    """Let the kernel end waits of a blocking socket; a time-out of Python's would cost a system call for each."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _STALL_SECONDS, 0))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that is gone says no goodbye
 
 
 def _tune(connection: socket.socket) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trimtab.core.controller.progress import Progress as Progress
     from trimtab.core.controller.result import JobResult as JobResult
+    from trimtab.core.controller.resume import resume as resume
     from trimtab.core.controller.run import train as train
     from trimtab.core.domain.job import JobSpec as JobSpec
     from trimtab.core.domain.job import JobState as JobState
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 
 _HOME_OF = {
     "train": "trimtab.core.controller.run",
+    "resume": "trimtab.core.controller.resume",
     "JobResult": "trimtab.core.controller.result",
     "Progress": "trimtab.core.controller.progress",
     "JobSpec": "trimtab.core.domain.job",
@@ -52,7 +54,7 @@ _HOME_OF = {
 }
 
 __all__ = [  # noqa: RUF022 (by meaning: what to call, what to hand in, what comes back, what goes wrong)
-    "train",
+    "train", "resume",
     "JobSpec", "Limits", "Mode", "Prices",
     "JobResult", "JobState", "Plan", "Progress", "RolePlan",
     "BadInput", "DataError", "Interrupted", "JobFailed", "ModelError", "TrimtabError",

@@ -160,6 +160,20 @@ def test_a_job_dir_that_cannot_be_written(refused, good):
     assert line.startswith("trimtab: --job-dir: ")
 
 
+@pytest.mark.parametrize("place", ["/proc/trimtab", "nosuch://bucket/checkpoints", ""])
+def test_a_checkpoint_dir_that_cannot_be_written(refused, good, place):
+    assert refused("--data", good, "--batch-size", 10, "--checkpoint-dir", place).startswith(
+        "trimtab: --checkpoint-dir: "
+    )
+
+
+@pytest.mark.parametrize("source", ["20260101", "nosuch://bucket/run", "/proc", "", "/proc/cpuinfo"])
+def test_a_source_that_is_none(refused, good, tmp_path, source):
+    line = refused("--data", good, "--batch-size", 10, "--init-from", source, "--checkpoint-dir", tmp_path / "c")
+    assert line.startswith(f"trimtab: --init-from: '{source}': ")
+    assert not (tmp_path / "c").exists(), "no folder for checkpoints is left"
+
+
 def test_missing_rows_for_validation(refused, good, tmp_path):
     assert "none.tsv" in refused("--data", good, "--batch-size", 10, "--validation", tmp_path / "none.tsv")
 

@@ -40,6 +40,7 @@ def test_help_names_every_promised_option(command):
     for option in (
         "data", "columns", "model", "epochs", "batch-size", "workers", "ps", "max-cpu", "max-memory", "max-workers",
         "max-ps", "mode", "learning-rate", "job-name", "job-dir", "validation", "seed", "json",
+        "checkpoint-dir", "init-from",
     ):  # fmt: skip
         assert f"--{option} " in out
 
@@ -117,13 +118,13 @@ def options(*arguments):
 def test_options_become_a_job():
     typed = """--columns c.yaml --model dcn --epochs 3 --batch-size 64 --workers 2 --ps 3 --max-cpu 1500m
         --max-memory 4Gi --max-workers 5 --max-ps 6 --mode fixed --learning-rate 1e-2 --job-name daily --job-dir jobs/1
-        --validation 0.2 --seed 9 --embedding-dim 8"""
+        --validation 0.2 --seed 9 --embedding-dim 8 --checkpoint-dir s3://bucket/c --init-from 2026"""
     spec = spec_from_options(options(*typed.split()))
     assert spec.limits == Limits(cpu=1.5, memory_bytes=4 * 2**30, workers=5, ps=6)
     assert (spec.data, spec.columns, spec.model, spec.epochs, spec.batch_size) == ("rows.csv", "c.yaml", "dcn", 3, 64)
     assert (spec.workers, spec.ps, spec.mode, spec.learning_rate) == (2, 3, Mode.FIXED, 0.01)
     assert (spec.job_name, spec.job_dir, spec.validation, spec.seed) == ("daily", "jobs/1", 0.2, 9)
-    assert spec.embedding_dim == 8
+    assert (spec.embedding_dim, spec.checkpoint_dir, spec.init_from) == (8, "s3://bucket/c", "2026")
 
 
 def test_the_defaults_are_those_of_a_job():

@@ -420,6 +420,13 @@ class World:
         self.workers.pop(pod, None)
         self.servers = {process: server for process, server in self.servers.items() if server.pod != pod}
 
+    def successor(self) -> None:
+        """The controller dies, and another one takes the job over: it knows the stored document and nothing else."""
+        for waiting in (self.requests, self.reports, self.calls, self.answers, self.commits):
+            waiting.clear()
+        document = take_term(self.store, self.state.document)
+        self.state = first_state(self.state.settings, document, self.manifests[document.manifest.path])
+
     def round(self, answers: bool = True) -> None:
         """One fair round: everything on its way arrives, everybody works."""
         self.tick()

@@ -96,7 +96,7 @@ class Bench:
         self.cluster = FakeCluster(self.clock)
         ports = Ports(
             cluster=self.cluster, store=self.store, clock=self.clock, pod_spec=self.pod_spec, connect=self.connect,
-            serve=self.serve, copies=copies, scores=self.folder / "scores.npz",
+            serve=self.serve, copies=str(copies), scores=self.folder / "scores.npz",
             events=EventLog(self.folder / "events.jsonl", self.clock, self.clock.now()), decide=keep,
             watch=lambda *_: None, progress=self.progress, stop=self.stop,
         )  # fmt: skip

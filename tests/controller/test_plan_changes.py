@@ -253,3 +253,20 @@ def test_holds_are_written_down_once_a_minute():
     answering(world, plan_of(1, 1))
     until(world, lambda world: len(world.questions) > 5)  # type: ignore[attr-defined]
     assert [one.kind for one in world.state.decisions] == ["hold"]
+
+
+def test_workers_lend_cores_to_a_server_that_loads_what_was_lost():
+    """Nobody can train until it serves: the same cores stay in use, and no more."""
+    world = world_of(ps=2, workers=2)
+    until(world, training)
+    until(world, as_planned)
+    world.kill("ps-1-t1-g1")
+    seen = []
+    for _ in range(60):
+        world.round()
+        seen.append({status.name: status.cpu for status in world.cluster.observe() if not status.ended})
+    lent = [one for one in seen if one["worker-0-t1-g1"] < 1.0]
+    assert lent, "it is seen while the new server loads"
+    assert all(sum(one.values()) <= 3.0 + 1e-9 for one in seen)
+    assert max(one.get("ps-1-t1-g2", 0.0) for one in lent) > 1.5
+    assert seen[-1] == {"ps-0-t1-g1": 0.5, "ps-1-t1-g2": 0.5, "worker-0-t1-g1": 1.0, "worker-1-t1-g1": 1.0}

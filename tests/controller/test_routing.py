@@ -1,11 +1,13 @@
 """Routing under restarts and changing places: one owner a vshard, little moved, a new tenure with each new owner."""
 
+import random
 from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.core.controller.moving import next_routing, spread
+from trimtab.core.controller.moving import next_routing
+from trimtab.core.controller.spreading import SLACK, loads, spread, unevenness
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.ps.client import ALL_VSHARDS, RoutingView
 from trimtab.core.wire.encode import from_json, to_json
@@ -40,6 +42,35 @@ def test_a_third_place_takes_a_third_and_gives_it_back():
     assert sum(one != two_ for one, two_ in zip(three, two, strict=True)) == VSHARDS // 3
     again = spread(three, [0, 1])
     assert sum(one != two_ for one, two_ in zip(three, again, strict=True)) == counts(three)[2]
+
+
+@given(st.lists(st.sets(st.integers(0, 9), min_size=1), min_size=1, max_size=5), st.integers(0, 1000), st.floats(0, 2))
+def test_loads_are_level_with_as_little_load_moved_as_possible(rounds, seed, steep):
+    weight = [(1 + rank) ** -steep for rank in range(VSHARDS)]
+    random.Random(seed).shuffle(weight)
+    owner = (-1,) * VSHARDS
+    for places in map(sorted, rounds):
+        before, owner = owner, spread(owner, places, weight)
+        load, had, even = loads(owner, weight, places), loads(before, weight, places), sum(weight) / len(places)
+        assert set(owner) <= set(places)
+        for place in places:  # level, or nothing that it has could go to the emptiest place and help
+            gap = load[place] - min(load.values())
+            own = [one for one, at in zip(weight, owner, strict=True) if at == place]
+            assert gap <= SLACK * even + 1e-9 or min(own) >= gap * (1 - 1e-6)
+        moved = sum(one for one, old, new in zip(weight, before, owner, strict=True) if old != new)
+        homeless = sum(one for one, old in zip(weight, before, strict=True) if old not in places)
+        surplus = sum(max(0.0, had[place] - even) for place in places)
+        assert moved <= homeless + surplus + SLACK * sum(weight) + max(weight)
+        assert spread(owner, places, weight) == owner, "a level spread stays as it is"
+
+
+def test_what_is_level_within_two_percent_is_left_alone():
+    owner = tuple(vshard % 2 for vshard in range(VSHARDS))
+    for factor, moves in ((1.01, 0), (1.3, 38)):
+        weight = [factor if place == 0 else 1.0 for place in owner]
+        new = spread(owner, [0, 1], weight)
+        assert abs(sum(one != two for one, two in zip(owner, new, strict=True)) - moves) <= 9
+        assert unevenness(loads(new, weight, [0, 1])) < 1 + SLACK
 
 
 @given(st.integers(1, 7), st.lists(st.sets(st.integers(0, 6)), max_size=8))

@@ -1,6 +1,24 @@
 """Traces of the protocol's model check that concern the controller, as regression tests of the pure step.
 
-The numbers are those of the model check: each trace once broke an earlier version of the rules.
+The numbers are those of the model check: each trace once broke an earlier version of the rules. Where each is tested
+(a test that only names it in its docstring stands in brackets):
+
+    1   a push marks what it does not name             tests/ps/test_traces.py (test_exchange.py)
+    2   sets forget closed batches                     tests/ps/test_traces.py (test_exchange.py)
+    3   a load on top of left-over rows                tests/ps/test_traces.py (test_server.py)
+    4   the end judged by reports                      here, twice
+    5   a late report of a former tenure               here, twice; test_ledger.py, twice
+    6   a zombie that goes on accepting                here
+    7   frozen, and then nobody gives the word         here; tests/ps/test_traces.py
+    8   a rolling move refuses whole messages          tests/ps/test_traces.py (test_exchange.py)
+    9   a late or doubled copy or "serve"              tests/ps/test_traces.py (test_server.py)
+    10  attempt 2 takes what was said to attempt 1     here; tests/ps/test_traces.py
+    11  a stale controller's swap                      test_store.py
+    12  what was told to a predecessor arrives         here; tests/ps/test_traces.py (test_server.py)
+    13  a zombie's copy, or an older one, comes in     here, twice (tests/ps/test_copies_and_manifest.py)
+    14  a source older than the committed copy         tests/ps/test_state_machines.py
+
+All of them together, in any order: test_chaos.py, test_state_machines.py.
 """
 
 from __future__ import annotations
@@ -17,6 +35,8 @@ from trimtab.core.controller.inputs import CommitResult, PsSaid, Tick, WorkerSai
 from trimtab.core.controller.state import Phase
 from trimtab.core.controller.step import step
 from trimtab.core.domain.intervals import IntervalSet
+from trimtab.core.domain.job import JobState
+from trimtab.core.ps.manifest import merge
 from trimtab.core.wire.messages import CopiesWritten, CopyEntry, CopySet, Served, WorkerSync, from_bitmap
 
 
@@ -144,6 +164,75 @@ def test_trace_6_a_lent_again_batch_carries_the_routing_that_leaves_the_zombie_o
     assert answer.routing == world.state.document.routing
 
 
+def moving() -> World:
+    """A world in which a swap has just given vshards of two servers to a third one, which serves none yet."""
+    world = trained(batches=200)
+    world.wish(plan_of(3, 1))
+    for _ in range(200):
+        if world.state.tenancies:
+            return world
+        world.tick()
+        while world.commits and not world.state.tenancies:
+            world.commit()
+        for waiting, deliver in ((world.requests, world.deliver_request), (world.reports, world.deliver_report)):
+            while waiting and not world.state.tenancies:
+                deliver()
+        for worker in tuple(world.workers.values()):
+            world.call(worker)
+        while world.calls and not world.state.tenancies:
+            world.deliver_call()
+    raise AssertionError("no vshard ever changed hands")
+
+
+def test_trace_7_a_controller_that_dies_after_the_swap_leaves_nobody_frozen() -> None:
+    """The source has frozen what it gave, the order to serve was never heard: the successor's orders are newer."""
+    world = moving()
+    routing = world.state.document.routing
+    for tenancy in world.state.tenancies:
+        source = world.servers[tenancy.origin.process]
+        for vshard in from_bitmap(f"{tenancy.mask:x}"):
+            assert source.hand_over(vshard, tenancy.origin.since) is not None
+        assert not int(source.mask, 16) & tenancy.mask, "nobody serves them now"
+    world.successor()
+    assert world.until_end().state is JobState.FINISHED
+    last = world.state.document.routing
+    assert all(new > old for new, old in zip(last.since, routing.since, strict=True))
+    assert world.state.manifest.applied() == IntervalSet.span(0, 200)
+
+
+def test_trace_7_a_lost_order_to_serve_is_said_again_until_it_is_done() -> None:
+    world = moving()
+    wanted = sum(one.mask for one in world.state.tenancies)
+    for _ in range(10):
+        world.tick()
+        said = [order for one in world.requests for order in one.sync.serve if order.origin is not None]
+        assert sum(int(order.vshards, 16) for order in said) == wanted, "each call says it all"
+        world.requests.clear()  # each is lost
+    assert world.until_end().state is JobState.FINISHED
+
+
+def test_trace_10_what_was_prepared_for_another_tenure_is_not_prepared() -> None:
+    """Attempt 1 was staged from an older tenure of the source: attempt 2 must not change hands on its word."""
+    world = trained(batches=200)
+    world.wish(plan_of(3, 1))
+    before = world.state.document.routing
+    for _ in range(60):
+        world.tick()
+        while world.commits:
+            world.commit()
+        while world.requests:
+            world.deliver_request()
+        for at, said in enumerate(world.reports):
+            old = tuple(replace(one, since=one.since - 1) for one in said.report.staged)
+            world.reports[at] = replace(said, report=replace(said.report, staged=old))
+        while world.reports:
+            world.deliver_report()
+    assert len(servers(world)) == 3, "the third server is up"
+    assert world.state.moving, "and something should move"
+    assert world.state.document.routing == before
+    assert world.until_end().state is JobState.FINISHED
+
+
 def test_trace_12_a_process_that_is_not_known_yet_is_told_nothing_to_serve() -> None:
     world = World(settings())
     world.tick()
@@ -166,6 +255,23 @@ def test_trace_13_a_copy_of_a_process_that_is_no_owner_does_not_enter_the_manife
     for _ in range(20):
         world.round()
     assert "zombie" not in {entry.file for entry in world.state.manifest.entries}
+
+
+def test_trace_13_an_older_copy_of_the_owner_itself_does_not_enter_the_manifest() -> None:
+    """The present owner under the present tenure, and yet less than what the committed copy holds."""
+    world = trained()
+    for server in servers(world):
+        server.applied = IntervalSet.span(0, 12)
+        say(world, server, server.applied)
+    routing = world.state.document.routing
+    entries = tuple(CopyEntry(v, routing.since[v], "old", 0, 0, "", 0) for v in range(len(routing.since)))
+    closed = replace(world.state.manifest, sets=(CopySet(((0, 9),), ()),))
+    process = routing.processes[0]
+    older = merge(closed, CopiesWritten(1, entries, (CopySet(((0, 8),), ()),)), routing, process)
+    newer = merge(closed, CopiesWritten(1, entries, (CopySet(((0, 9), (11, 12)), ()),)), routing, process)
+    assert older == closed
+    taken = {entry.vshard for entry in newer.entries if entry.file == "old"}
+    assert taken == {vshard for vshard, owner in enumerate(routing.owner) if owner == 0}
 
 
 @hypothesis_settings(max_examples=25, deadline=None)

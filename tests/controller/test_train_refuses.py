@@ -52,6 +52,9 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., JobS
         ({"limits": Limits(memory_bytes=1000)}, "--max-memory"),
         ({"workers": 3, "limits": Limits(workers=2)}, "--workers"),
         ({"columns": "@none.yaml"}, "none.yaml"),
+        ({"init_from": "nothing"}, "--init-from"),
+        ({"checkpoint_dir": "@rows.csv/below"}, "--checkpoint-dir"),
+        ({"checkpoint_dir": "nosuchstore://bucket/x"}, "--checkpoint-dir"),
     ],
 )
 def test_bad_input_names_its_field_and_leaves_nothing(
@@ -70,7 +73,7 @@ def test_what_the_system_refuses_is_one_line_and_leaves_nothing(
     def full(*_: object, **__: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trimtab.core.controller.run.prepare", full)
+    monkeypatch.setattr("trimtab.core.controller.preparing.prepare", full)
     with pytest.raises(JobFailed, match="No space left on device") as caught:
         train(given())
     assert "\n" not in str(caught.value)
@@ -89,6 +92,22 @@ def test_a_job_whose_files_cannot_be_written_leaves_nothing(
     with pytest.raises(said):
         train(given())
     assert list((tmp_path / "home" / "jobs").iterdir()) == []
+
+
+def test_a_checkpoint_directory_of_a_job_that_was_not_begun_is_removed(
+    given: Callable[..., JobSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def full(*_: object, **__: object) -> Path:
+        made.extend((tmp_path / "copies").iterdir())
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trimtab.core.controller.preparing.prepare", full)
+    with pytest.raises(JobFailed):
+        train(given(checkpoint_dir="@copies"))
+    assert len(made) == 1, "it is known that it can be written before anything else is done"
+    assert list((tmp_path / "copies").iterdir()) == []
 
 
 def test_a_stop_while_the_job_is_prepared_is_heard(given: Callable[..., JobSpec], tmp_path: Path) -> None:

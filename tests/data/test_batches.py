@@ -121,6 +121,21 @@ def test_other_rows_are_evaluated_in_order_and_standardised_as_the_training_rows
         reader.evaluate(2)
 
 
+def test_rows_are_standardised_as_another_page_says(load, write, tmp_path):
+    """A job that goes on from another's model scales its columns as that one did, its validation rows included."""
+    first = load(write("a.csv", OWN + "0,10,x|y,a\n1,20,,b\n"), COLUMNS)
+    today = load(write("b.csv", OWN + "0,15,x,a\n1,,y,c\n1,35,z,d\n"), COLUMNS)
+    assert today.standardised_by(tmp_path / "none.json") is today
+    same = today.standardised_by(first.path / "metadata.json")
+    assert same.read(np.arange(3)).dense.tolist() == [[0], [0], [4]]
+    assert BatchReader(same, Numbering(3, 1), today).evaluate(2).dense.tolist() == [[4]]
+    assert today.read(np.arange(3)).dense.tolist() == [[-1], [0], [1]]
+    for text in ("{", "{}", "[]", '{"standard": {"t": 1}}', '{"standard": {"t": ["a", "b", "c"]}}'):
+        (tmp_path / "page.json").write_text(text)
+        with pytest.raises(BadInput, match=r"page\.json"):
+            today.standardised_by(tmp_path / "page.json")
+
+
 def test_other_rows_with_other_columns_are_refused(load, write):
     train, other = load(write("a.csv", "label,x,y\n0,1,1\n1,2,1\n")), load(write("b.csv", "label,x,z\n0,1,1\n1,2,1\n"))
     with pytest.raises(BadInput, match="--validation: 'z instead of y': is read differently"):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.core.domain.job import Objective
-from trimtab.core.domain.plan import PS_BASE_BYTES, Limits, Plan, Prices, RolePlan
+from trimtab.core.domain.plan import Limits, Plan, Prices, RolePlan, table_room
 from trimtab.core.domain.records import Decision, Observation, Range
 from trimtab.core.optimizer.decide import MOST_PROBES, decide
 from trimtab.core.optimizer.guard import reverses
@@ -254,10 +254,10 @@ def test_a_step_to_look_is_one_step_marked_and_bounded():
 
 
 def test_a_table_that_will_not_fit_gets_another_server_at_any_price():
-    each = GIB - PS_BASE_BYTES
+    each = table_room(GIB)
     made = decide(question(batches_left=100, table_bytes=each // 2, table_bytes_at_end=each))
     assert made.plan.ps.replicas == 2 and made.kind in ("grow", "replace")
-    assert made.reason.startswith("The table will reach 864Mi; 2 PSs of the present size hold it")
+    assert made.reason.startswith("The table will reach 692Mi; 2 PSs of the present size hold it")
     capped = question(table_bytes=each // 2, table_bytes_at_end=each, limits=Limits(2.0, 6 * GIB, 4, 1))
     assert decide(capped).kind == "hold" and "raise --max-ps or --max-memory" in decide(capped).reason
     roomy = decide(question(table_bytes=each // 4, table_bytes_at_end=each // 2))
@@ -267,7 +267,7 @@ def test_a_table_that_will_not_fit_gets_another_server_at_any_price():
 def test_servers_that_could_not_take_their_tables_over_are_not_asked_for_again():
     back = Decision(10.0, "memory", SMALL, "no room.", 2, before=plan(1, 1.0, 2, 0.3), switch_seconds=1.0, barred=True)
     seen = windows(SMALL, 0.0235, 100.0)
-    each = GIB - PS_BASE_BYTES
+    each = table_room(GIB)
     asked = question(observations=seen, time_seconds=110.0, table_bytes=each // 2, table_bytes_at_end=each)
     assert decide(asked).plan.ps.replicas == 2
     made = decide(replace(asked, decisions=(back,)))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.core.domain.job import Objective
-from trimtab.core.domain.plan import PS_BASE_BYTES, SMALLEST_CPU, Limits, Plan, Prices, RolePlan
+from trimtab.core.domain.plan import SMALLEST_CPU, Limits, Plan, Prices, RolePlan, table_room
 from trimtab.core.optimizer.lattice import lattice, needed_ps
 from trimtab.core.optimizer.question import Question
 
@@ -71,7 +71,7 @@ def test_where_shares_do_not_hold_cores_only_follow_the_pods():
 
 def test_the_table_decides_how_few_servers_there_may_be():
     present = plan(1, 1.0, 2, 0.3)
-    each = GIB - PS_BASE_BYTES
+    each = table_room(GIB)
     small = question(present, Limits(4.0, 16 * GIB, 4, 4), table_bytes=each // 2)
     assert needed_ps(small) == 1
     grown = question(present, Limits(4.0, 16 * GIB, 4, 4), table_bytes=each // 2, table_bytes_at_end=2 * each)

@@ -1,14 +1,19 @@
 """Copies are whole or void; the manifest takes only copies that may count; the end is judged on it."""
 
 import dataclasses
+import shutil
+import weakref
 
 import numpy as np
 import pytest
+from odd_stores import odd_store
 from ps_models import embedding, spec_of
 
 from trimtab.core.domain.intervals import EMPTY, IntervalSet
+from trimtab.core.domain.model_spec import OptimizerSpec
 from trimtab.core.errors import CorruptCopy
-from trimtab.core.ps.copies import VshardCopy, decode_copy, encode_copy, read_copy, write_copies
+from trimtab.core.ps import copies as copies_module
+from trimtab.core.ps.copies import VshardCopy, decode_copy, encode_copy, read_copies, read_copy, write_copies
 from trimtab.core.ps.initial import write_initial
 from trimtab.core.ps.manifest import Manifest, merge, read_manifest, remove_superseded, write_manifest
 from trimtab.core.ps.reader import read_rows
@@ -79,6 +84,104 @@ def test_files_are_never_overwritten_and_a_failure_leaves_nothing(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["copies.ttc"]
 
 
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    return odd_store(tmp_path, monkeypatch)
+
+
+def test_copies_and_manifests_lie_in_a_store_as_well_as_on_a_disk(store, model):
+    """What is written there is read there, byte for byte what a disk would have."""
+    place = f"{store.url}/run"
+    ref = write_initial(place, "job", model)
+    manifest = read_manifest(ref)
+    assert ref.path == f"{place}/manifest-{ref.checksum}.json"
+    assert {entry.file for entry in manifest.entries} == {f"{place}/copies-initial.ttc"}
+    assert read_rows(manifest, model)["dense"][1].reshape(-1).tolist() == list(range(768))
+    assert read_manifest(str(store.folder / "run" / f"manifest-{ref.checksum}.json")).sets == manifest.sets
+    written = write_copies(f"{place}/next.ttc", [copy_of()], TABLES, 1)
+    assert same(read_copy(written.entries[0], TABLES), copy_of())
+    new = dataclasses.replace(
+        manifest, entries=tuple(dataclasses.replace(e, file=f"{place}/n") for e in manifest.entries)
+    )
+    remove_superseded(manifest, new)
+    assert sorted(one.name for one in (store.folder / "run").iterdir()) == [f"manifest-{ref.checksum}.json", "next.ttc"]
+
+
+def test_a_store_that_is_full_or_cuts_leaves_no_copy_and_no_manifest(store, model):
+    for faults in ({"no_space_after": 3000}, {"cut_at": 3000}):
+        store.faults(**faults)
+        with pytest.raises(OSError, match=r"No space|bytes have arrived"):
+            write_copies(f"{store.url}/c.ttc", [copy_of(rows=100), copy_of(4, rows=100)], TABLES, 1)
+        with pytest.raises(OSError, match=r"No space|bytes have arrived"):
+            write_manifest(store.url, manifest_of())
+        assert list(store.folder.iterdir()) == []
+
+
+def test_a_manifest_of_which_a_store_kept_only_a_part_is_written_again(store):
+    ref = write_manifest(store.url, manifest_of())
+    path = store.folder / f"manifest-{ref.checksum}.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    assert write_manifest(store.url, manifest_of()) == ref
+    assert path.read_bytes() == whole
+    assert write_manifest(store.url, manifest_of()) == ref  # the same name is the same content
+
+
+def test_one_copy_is_in_memory_at_a_time(tmp_path):
+    contents, most = [], 0
+
+    def made():
+        nonlocal most
+        for vshard in range(20):
+            copy = copy_of(vshard)
+            contents.append(weakref.ref(copy.content))
+            most = max(most, sum(one() is not None for one in contents))
+            yield copy
+            del copy
+
+    written = write_copies(tmp_path / "c.ttc", made(), TABLES, 1)
+    assert len(written.entries) == 20
+    assert most <= 2
+
+
+@pytest.mark.parametrize("at_once", [1, 500, 1 << 20])
+def test_copies_are_read_in_their_order_however_many_are_fetched_at_once(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr(copies_module, "_READ_BYTES", at_once)
+    one = write_copies(tmp_path / "one.ttc", [copy_of(v, rows=v + 1) for v in range(6)], TABLES, 1).entries
+    other = write_copies(tmp_path / "other.ttc", [copy_of(v, rows=v + 1) for v in range(6, 9)], TABLES, 1).entries
+    mixed = [one[0], one[1], one[3], one[4], other[0], one[5], other[1], other[2], one[2]]
+    found = list(read_copies(mixed, TABLES))
+    assert [copy.vshard for copy in found] == [0, 1, 3, 4, 6, 5, 7, 8, 2]
+    assert all(same(copy, copy_of(copy.vshard, rows=copy.vshard + 1)) for copy in found)
+    data = bytearray((tmp_path / "one.ttc").read_bytes())
+    data[one[4].offset + 30] ^= 1
+    (tmp_path / "one.ttc").write_bytes(data)
+    with pytest.raises(CorruptCopy, match="vshard 4"):
+        list(read_copies(one, TABLES))
+    (tmp_path / "one.ttc").write_bytes(data[: one[5].offset + 3])
+    with pytest.raises(CorruptCopy, match="length"):
+        list(read_copies(one[5:], TABLES))
+
+
+def test_a_checkpoint_that_was_moved_as_a_whole_is_as_good_as_before(model, tmp_path, store):
+    ref = write_initial(tmp_path / "here", "job", model)
+    name = ref.path.rsplit("/", 1)[1]
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    moved = read_manifest(tmp_path / "there" / name)
+    assert {entry.file for entry in moved.entries} == {str(tmp_path / "there" / "copies-initial.ttc")}
+    assert len(read_rows(moved, model)["dense"][0]) == 3
+    shutil.move(tmp_path / "there", store.folder / "run")
+    uploaded = read_manifest(f"{store.url}/run/{name}")
+    assert {entry.file for entry in uploaded.entries} == {f"{store.url}/run/copies-initial.ttc"}
+    assert len(read_rows(uploaded, model)["dense"][0]) == 3
+    (tmp_path / "alone").mkdir()
+    shutil.move(store.folder / "run" / name, tmp_path / "alone" / name)
+    alone = read_manifest(tmp_path / "alone" / name)
+    assert {entry.file for entry in alone.entries} == {str(tmp_path / "here" / "copies-initial.ttc")}
+    with pytest.raises(CorruptCopy, match="cannot be read"):
+        read_rows(alone, model)
+
+
 def manifest_of(applied=()):
     entries = tuple(CopyEntry(v, 0, "first", 0, 1, "", 0) for v in range(512))
     return Manifest(1, "job", "f", 512, entries, (CopySet(applied, ()),))
@@ -144,7 +247,6 @@ def test_only_superseded_files_are_deleted(tmp_path):
     for name in ("first", "second", "stranger"):
         (tmp_path / name).touch()
 
-
     def at(name, held):
         entries = tuple(dataclasses.replace(entry, file=str(tmp_path / name)) for entry in held.entries)
         return dataclasses.replace(held, entries=entries)
@@ -165,6 +267,46 @@ def test_the_first_manifest_brings_every_dense_block_and_no_batch(model, tmp_pat
     assert rows["dense"][0].tolist() == [0, 1, 2]
     assert rows["dense"][1].reshape(-1).tolist() == list(range(768))
     assert len(rows["a"][0]) == 0
+
+
+def test_a_job_starts_with_all_of_another_jobs_rows_and_none_of_its_numbers(model, tmp_path):
+    """Values, slots and counters are the source's bit by bit; nothing counts as applied."""
+    adam = OptimizerSpec("adam")
+    tables = (embedding("a", optimizer=adam), model.tables[-1])
+    table = RowTable(tables, 1, 16 << 20)
+    keys = np.arange(500, dtype=np.int64)
+    table.bear(table.find(np.concatenate([keys, np.arange(3, dtype=np.int64)]), np.array([500, 3], np.uint32)))
+    draw = np.random.default_rng(1)
+    given = []
+    for vshard in range(512):
+        content = table.extract(vshard)
+        rows = tuple(draw.normal(size=one.shape).astype(np.float32) for one in content.rows)
+        held = IntervalSet(((0, 7),))
+        given.append(VshardCopy(vshard, 9, held, held, VshardRows(content.keys, rows)))
+    written = write_copies(tmp_path / "c.ttc", given, tables, 1)
+    source = Manifest(1, "old", "f", 512, written.entries, written.sets)
+    wanted = dataclasses.replace(model, tables=tables, fingerprint="new")
+    manifest = read_manifest(write_initial(tmp_path / "checkpoint", "job", wanted, source))
+    assert (manifest.job_id, manifest.fingerprint) == ("job", "new")
+    assert manifest.sets == (CopySet((), ()),)
+    for before, after in zip(given, read_copies(manifest.entries, tables), strict=True):
+        assert same(after, dataclasses.replace(before, since=0, applied=EMPTY, skipped=EMPTY))
+    assert {entry.file for entry in manifest.entries} == {str(tmp_path / "checkpoint" / "copies-initial.ttc")}
+
+
+def test_a_source_that_is_damaged_or_of_another_model_leaves_nothing(model, tmp_path):
+    source = read_manifest(write_initial(tmp_path / "source", "old", model))
+    wider = dataclasses.replace(model, tables=(embedding("a", 5), *model.tables[1:]))
+    more = dataclasses.replace(model, tables=(*model.tables[:-1], dataclasses.replace(model.tables[-1], rows=4)))
+    for other, text in ((wider, "rows of 4 floats, not 5"), (more, "3 of 4 blocks of table 'dense'")):
+        with pytest.raises(CorruptCopy, match=text):
+            write_initial(tmp_path / "checkpoint", "job", other, source)
+        assert list((tmp_path / "checkpoint").iterdir()) == []
+    path = tmp_path / "source" / "copies-initial.ttc"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptCopy, match="length or checksum"):
+        write_initial(tmp_path / "checkpoint", "job", model, source)
+    assert list((tmp_path / "checkpoint").iterdir()) == []
 
 
 def test_first_blocks_of_another_shape_are_refused(model, tmp_path):

@@ -170,13 +170,24 @@ def test_a_manifest_of_another_job_is_not_loaded(server, model, tmp_path):
     assert report.served == ()
 
 
-def test_an_order_that_fails_unexpectedly_is_reported_and_the_next_one_is_done(server, manifest, monkeypatch, tmp_path):
+def test_an_order_that_fails_unexpectedly_is_reported_and_the_next_one_is_done(server, manifest):
+    replace = server.exchange.table.replace
+    server.exchange.table.replace = lambda vshard, content: (_ for _ in ()).throw(MemoryError("no memory"))
+    assert "MemoryError" in settled(server, serve(manifest, 1)).error
+    server.exchange.table.replace = replace
+    assert int(settled(server, serve(manifest, 2)).served[0].vshards, 16) == EVERY
+
+
+def test_copies_that_fail_unexpectedly_cost_one_round(server, manifest, tmp_path):
     settled(server, serve(manifest, 1))
     extract = server.exchange.table.extract
     server.exchange.table.extract = lambda vshard: (_ for _ in ()).throw(MemoryError("no memory"))
-    assert "MemoryError" in settled(server, copy=CopyOrder(1, str(tmp_path))).error
+    report = settled(server, copy=CopyOrder(1, str(tmp_path)))
+    assert "MemoryError" in report.copies.error
+    assert report.error == ""
+    assert list(tmp_path.glob("*.ttc*")) == []
     server.exchange.table.extract = extract
-    assert settled(server, copy=CopyOrder(2, str(tmp_path))).copies.id == 2
+    assert settled(server, copy=CopyOrder(2, str(tmp_path))).copies.error == ""
 
 
 def test_silence_is_measured_from_the_last_contact(server, clock):

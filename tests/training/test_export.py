@@ -211,7 +211,7 @@ def files(folder: Path) -> list[str]:
 
 
 def test_a_job_that_moved_is_found_beside_itself(job):
-    assert read_job(job).manifest == job / "checkpoints" / "manifest-1.json"
+    assert read_job(job).manifest == str(job / "checkpoints" / "manifest-1.json")
 
 
 @pytest.mark.parametrize("state", ["running", "stopped", "failed"])

@@ -117,3 +117,62 @@ def test_random_bodies_are_parsed_within_bounds_or_refused(flags, data):
         return
     for view in (parsed.push_counts, parsed.pull_counts, parsed.push_keys, parsed.gradients, parsed.pull_keys):
         assert view is None or view.size == 0 or np.shares_memory(view, body)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [128, 1 << 31, frames.KEYS, frames.SKIPPED, frames.DEFAULTS, frames.PUSH | frames.DEFAULTS,
+     frames.PULL | frames.KEYS, frames.PULL | frames.SKIPPED, frames.MOVE | frames.HELD, frames.MOVE | frames.PUSH,
+     frames.HELD | frames.PULL, frames.MOVE | 128],
+)  # fmt: skip
+def test_flags_that_have_no_meaning_together_are_refused(flags):
+    with pytest.raises(WireError, match="flags"):
+        RequestHeader.unpack(RequestHeader(flags, 4).pack())
+
+
+@pytest.mark.parametrize("flag", [frames.MOVE, frames.HELD])
+def test_a_question_is_short(flag):
+    most = RequestHeader(flag, 4, body_bytes=frames.MAX_QUESTION_BYTES)
+    assert RequestHeader.unpack(most.pack()) == most
+    with pytest.raises(WireError, match="question of 4097 bytes"):
+        RequestHeader.unpack(RequestHeader(flag, 4, body_bytes=frames.MAX_QUESTION_BYTES + 1).pack())
+
+
+@pytest.mark.parametrize("at", [24, 31, 52, 55])
+def test_reserved_fields_of_a_request_are_empty(at):
+    packed = bytearray(RequestHeader(1, 4).pack())
+    packed[at] = 1
+    with pytest.raises(WireError, match="reserved"):
+        RequestHeader.unpack(packed)
+
+
+def test_a_skipped_push_has_no_rows():
+    header, body = body_of([1, 0, 3, 2], None)
+    skipped = RequestHeader(frames.PUSH | frames.SKIPPED, len(DIMS), 7, body_bytes=len(body))
+    with pytest.raises(WireError, match="only mark"):
+        parse_body(skipped, body, DIMS)
+    assert parse_body(header, body, DIMS).gradients is not None
+
+
+@pytest.mark.parametrize(("at", "value"), [(8, 4), (11, 1), (24, 1), (63, 1)])
+def test_a_reply_of_no_known_status_is_refused(at, value):
+    packed = bytearray(ReplyHeader(1, 1).pack())
+    packed[at] = value
+    with pytest.raises(WireError, match="status"):
+        ReplyHeader.unpack(packed)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([RequestHeader, ReplyHeader]), st.lists(st.tuples(st.integers(0, 191), st.binary(min_size=1, max_size=9))))  # fmt: skip # noqa: E501
+def test_headers_of_a_hostile_peer_are_whole_or_refused(kind, changes):
+    """Also a reply: a worker believes a server no more than a server believes a worker."""
+    packed = bytearray((RequestHeader(3, 4, 7) if kind is RequestHeader else ReplyHeader(1, 1, 64)).pack())
+    for at, data in changes:
+        packed[at : at + len(data)] = data[: 192 - at]
+    try:
+        header = kind.unpack(packed)
+    except WireError:
+        return
+    assert 0 <= header.body_bytes <= frames.MAX_BODY_BYTES
+    if kind is ReplyHeader:
+        assert header.push_status <= frames.FAILED >= header.pull_status

@@ -46,4 +46,4 @@ def test_a_configuration_of_another_protocol_is_refused():
     config = PsConfig("job", "ps-0", 1, "", "", "", "", 0, 1, 1, 1.0)
     check_protocol(config)
     with pytest.raises(Refused, match=f"protocol {PROTOCOL + 1}"):
-        check_protocol(PsConfig("job", "ps-0", 1, "", "", "", "", 0, 1, 1, 1.0, "", PROTOCOL + 1))
+        check_protocol(PsConfig("job", "ps-0", 1, "", "", "", "", 0, 1, 1, 1.0, protocol=PROTOCOL + 1))

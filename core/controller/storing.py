@@ -1,0 +1,99 @@
+"""What the driver stores: manifests, the state document, and the deletion of what newer ones supersede.
+
+The state document lies on this machine and is swapped at once. Copies and manifests may lie behind a URL, and a store
+at a distance may take its time or hang; the loop that calls parameter servers must not wait for it, or they would take
+their controller for dead. So such writes have a thread of their own, one at a time: the state says that a swap is on
+its way, and the next one waits for its result.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from trimtab.core.controller.actions import CommitDocument, RemoveSuperseded
+from trimtab.core.controller.inputs import CommitResult
+from trimtab.core.controller.store import StateStore
+from trimtab.core.errors import StaleState, TrimtabError
+from trimtab.core.ps import storage
+from trimtab.core.ps.manifest import remove_superseded, write_manifest
+from trimtab.core.ps.snapshots import remove_of_others
+
+log = logging.getLogger(__name__)
+
+
+class Storing:
+    """One job's writes.
+
+    Args:
+        store: of the state document.
+        copies: directory (or URL) of manifests. snapshots: directory of this node's snapshots, "" for none.
+        first: path of the manifest that the job begins with.
+        done: hears how each swap ended; it may be called from another thread.
+    """
+
+    def __init__(
+        self, store: StateStore, copies: str, snapshots: str, first: str, done: Callable[[CommitResult], None]
+    ) -> None:
+        self._store, self._copies, self._snapshots, self._done = store, copies, snapshots, done
+        self._manifests = [first]
+        self._apart: queue.SimpleQueue[Callable[[], None]] | None = None
+
+    def commit(self, action: CommitDocument) -> None:
+        """Write the manifest, if there is one, and swap the document in; `done` hears how it ended."""
+        if action.manifest is None:
+            self._done(self._swap(action))
+        else:
+            self._do(lambda: self._done(self._swap(action)))
+
+    def remove(self, action: RemoveSuperseded, manifest: str) -> None:
+        """Delete what was superseded; `manifest` is the path of the one in force. What stays only costs room.
+
+        A manifest stays until it was superseded twice: an order that names the last one may still be on its way.
+        """
+        if manifest not in self._manifests:
+            self._manifests.append(manifest)
+        old, self._manifests = self._manifests[:-2], self._manifests[-2:]
+
+        def delete() -> None:
+            remove_superseded(action.old, action.new)
+            for path in old:
+                with suppress(OSError):
+                    storage.remove(path)
+
+        self._do(delete)
+        if action.alive:
+            remove_of_others(self._snapshots, action.alive)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        if storage.is_local(self._copies):
+            work()
+            return
+        if self._apart is None:
+            self._apart = queue.SimpleQueue()
+            threading.Thread(target=self._work_apart, args=(self._apart,), name="store", daemon=True).start()
+        self._apart.put(work)
+
+    @staticmethod
+    def _work_apart(works: queue.SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            try:
+                works.get()()
+            except Exception:  # the thread must live; `done` has told the driver what broke in a step
+                log.exception("storing failed")
+
+    def _swap(self, action: CommitDocument) -> CommitResult:
+        document = action.document
+        try:
+            if action.manifest is not None:
+                document = replace(document, manifest=write_manifest(self._copies, action.manifest))
+            stored = self._store.compare_and_swap(document, document.version)
+        except StaleState as error:
+            return CommitResult(None, stale=True, error=str(error))
+        except (OSError, TrimtabError) as error:
+            return CommitResult(None, error=str(error))
+        return CommitResult(stored, action.manifest)

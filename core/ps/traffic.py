@@ -1,0 +1,43 @@
+"""How many bytes of gradients went to each vshard: what the controller spreads vshards by.
+
+Looking at every key of every push would cost a hundredth of it, so every sixteenth push is looked at, and the first one
+after each reading; what is read is scaled to the bytes of all pushes, which are counted exactly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.core.domain.model_spec import VSHARDS
+from trimtab.core.ps import kernels
+from trimtab.core.ps.table import Found, RowTable
+
+_EVERY = 16
+
+
+class Traffic:
+    """Counts of one server. The caller holds the server's lock."""
+
+    def __init__(self, table: RowTable) -> None:
+        self._salts, self._row_bytes = table.index.salts, table.dims * 4.0
+        self._sampled = np.zeros(VSHARDS)
+        self._bytes = 0
+        self._skip = 0
+
+    def add(self, found: Found, nbytes: int) -> None:
+        """A push of `nbytes` of gradients for the rows of `found` was applied."""
+        self._bytes += nbytes
+        if self._skip:
+            self._skip -= 1
+            return
+        self._skip = _EVERY - 1
+        kernels.add_weights(found.keys, found.ends, self._salts, self._row_bytes, self._sampled)
+
+    def take(self) -> npt.NDArray[np.float64]:
+        """f64[512], bytes to each vshard since the last call; their sum is exact, their shares are sampled."""
+        total = self._sampled.sum()
+        taken = self._sampled * (self._bytes / total if total else 0.0)
+        self._sampled = np.zeros(VSHARDS)
+        self._bytes = self._skip = 0
+        return taken

@@ -1,0 +1,108 @@
+"""Children that write copies: one instant, nothing of the parent's, and an end in any case."""
+
+import os
+import signal
+import socket
+import threading
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from trimtab.core.clock import ManualClock, SystemClock
+from trimtab.core.ps.copy_child import ChildFailed, fork_child
+
+NEVER = threading.Event()
+
+
+def gone(pid):
+    return not psutil.pid_exists(pid) or psutil.Process(pid).ppid() != os.getpid()
+
+
+def hang():
+    threading.Event().wait(600)
+    return b"late"
+
+
+def test_it_answers_with_what_the_memory_held_at_the_fork():
+    held = {"value": 1}
+    child = fork_child(lambda: str(held["value"]).encode() * 100_000)
+    held["value"] = 2
+    assert child.wait(SystemClock(), 60, NEVER) == b"1" * 100_000
+    assert gone(child.pid)
+
+
+def test_a_failure_comes_back_as_its_reason():
+    child = fork_child(lambda: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(ChildFailed, match="No space left"):
+        child.wait(SystemClock(), 60, NEVER)
+    assert gone(child.pid)
+
+
+def test_a_killed_child_is_no_answer():
+    child = fork_child(hang)
+    os.kill(child.pid, signal.SIGKILL)
+    with pytest.raises(ChildFailed, match="-9"):
+        child.wait(SystemClock(), 60, NEVER)
+
+
+def test_a_child_that_hangs_is_killed_at_its_deadline():
+    clock = ManualClock()
+    child = fork_child(hang)
+    os.kill(child.pid, signal.SIGSTOP)  # not even its signals are handled
+    threading.Timer(0.1, clock.advance, [61]).start()
+    with pytest.raises(ChildFailed, match="took more than 60 s"):
+        child.wait(clock, 60, NEVER)
+    assert gone(child.pid)
+
+
+def test_a_child_that_nobody_wants_is_ended():
+    given_up = threading.Event()
+    given_up.set()
+    child = fork_child(hang)
+    with pytest.raises(ChildFailed, match="given up"):
+        child.wait(SystemClock(), 600, given_up)
+    assert gone(child.pid)
+
+
+def open_files():
+    found = []
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(one.readlink()))
+    return "\n".join(found).encode()
+
+
+def test_it_holds_no_socket_and_no_file_of_its_parent(tmp_path):
+    here, there = socket.socketpair()
+    with (tmp_path / "open").open("w"), here, there:
+        assert f"socket:[{os.fstat(here.fileno()).st_ino}]" in open_files().decode()
+        found = fork_child(open_files).wait(SystemClock(), 60, NEVER).decode().splitlines()
+        assert not {f"socket:[{os.fstat(one.fileno()).st_ino}]" for one in (here, there)} & set(found)
+        assert str(tmp_path / "open") not in found
+
+
+def test_it_dies_with_its_parent(tmp_path):
+    """A server that is killed leaves no child that writes on."""
+    pid_file = tmp_path / "pid"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        parent = os.fork()
+    if parent == 0:
+        child = fork_child(hang)
+        pid_file.write_text(str(child.pid))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(parent, 0)
+    child = int(pid_file.read_text())
+    for _ in range(500):
+        if not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE:
+            return
+        threading.Event().wait(0.01)
+    pytest.fail("the child lives on")
+
+
+def test_the_kernel_takes_it_first():
+    child = fork_child(lambda: Path("/proc/self/oom_score_adj").read_bytes())
+    assert child.wait(SystemClock(), 60, NEVER).strip() == b"1000"
