@@ -67,7 +67,7 @@ def watch_preparation(draft: Draft) -> tuple[Transfer, ...]:
     at = (draft.now if state.staged_at is None else state.staged_at) if staged else None
     if (state.moving, state.staged_at) != (bool(wanted), at):
         draft.state = replace(state, moving=bool(wanted), staged_at=at)
-    if at is None or state.round is not None:  # while copies are written the servers' order threads are busy
+    if at is None:
         return ()
     left = sum(one for one in rows if one is not None)
     patient = draft.now - at < state.settings.staged_seconds

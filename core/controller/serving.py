@@ -95,12 +95,14 @@ def _first(up: Mapping[int, Pod], places: list[int]) -> dict[int, int]:
 def _lost(state: State, up: Mapping[int, Pod], places: list[int]) -> dict[int, int]:
     """New owners of what a process that is gone had: the new process at its place, or the places that stay."""
     routing = state.document.routing
-    gone = {
+    others = {
         place for place in owned_places(routing)
-        if place in places and place in up and up[place].process != routing.processes[place]
+        if place in up and up[place].process != routing.processes[place]
     }  # fmt: skip
+    gone = others & set(places)
     pods = {pod.slot[1] for pod in state.servers()}
-    left = {place for place in owned_places(routing) if place not in places and place not in pods}
+    # A place that the plan no longer has gives what it had to those that stay, also if a new process came up there.
+    left = {place for place in owned_places(routing) if place not in places and (place in others or place not in pods)}
     owners = {vshard: place for vshard, place in enumerate(routing.owner) if place in gone}
     layout = state.layout
     if left and layout is not None and layout.places == tuple(places) and all(place in up for place in places):

@@ -28,6 +28,8 @@ from trimtab.core.ps.incoming import Dial, Incoming
 from trimtab.core.ps.loading import Loading
 from trimtab.core.ps.outgoing import Outgoing
 from trimtab.core.ps.table import RowTable, TableFull
+from trimtab.core.ps.traffic import Rates
+from trimtab.core.ps.watch import members
 from trimtab.core.wire import frames
 from trimtab.core.wire.frames import ReplyHeader, RequestHeader
 from trimtab.core.wire.messages import (
@@ -36,7 +38,6 @@ from trimtab.core.wire.messages import (
     PrepareOrder,
     PsReport,
     PsSync,
-    Served,
     ServeOrder,
     from_bitmap,
     to_bitmap,
@@ -83,6 +84,7 @@ class ParameterServer:
         rule = snapshots if snapshots is not None else SnapshotRule()
         self._copying = Copying(self._holdings, model, job_id, process, rule, clock)
         self._loading = Loading(job_id, model, rule.directory)
+        self._rates = Rates(clock.now())
         self._asked_at = 0.0
         self._pending = 0
         self._orders_lock = threading.Lock()
@@ -90,7 +92,7 @@ class ParameterServer:
         self._work: deque[_Order] = deque()
         self._prepare: tuple[PrepareOrder, ...] = ()
         self._to_prepare: list[PrepareOrder] = []
-        self._tidy = False
+        self._tidy = self._compact = False
         self._missing: dict[int, tuple[int, Origin | None]] = {}
         self._error = self._move_error = ""
         self._full = False
@@ -126,6 +128,7 @@ class ParameterServer:
                     self._accept_drop(drop)
                 self._prepare, self._to_prepare = request.prepare, list(request.prepare)
                 self._tidy = not request.prepare and self._incoming.holds_any()
+                self._compact = self.exchange.table.wants_compaction
                 if not request.prepare:
                     self._move_error = ""
                 self._arrived.notify()
@@ -188,24 +191,26 @@ class ParameterServer:
     def _work_off(self) -> None:
         while True:
             with self._arrived:
-                while not self._work and not self._to_prepare and not self._tidy:
+                while not (self._work or self._to_prepare or self._tidy or self._compact):
                     self._arrived.wait()
                 order = self._work.popleft() if self._work else None
                 preparing = self._to_prepare[0] if order is None and self._to_prepare else None
-                wanted, self._tidy = self._prepare, False
+                wanted, tidy, self._tidy = self._prepare, self._tidy, False
             if order is not None:
                 self._carry_out(order)
                 continue
             try:
                 if preparing is not None:
                     self._prepare_piece(preparing, wanted)
-                else:
+                elif tidy:
                     self._incoming.keep_only(wanted)
+                else:
+                    self._compact_piece()
             except Exception as error:  # as in _carry_out: the thread must live, and what broke must be seen
                 log.exception("preparing failed")
                 self._error = f"{type(error).__name__}: {error}"
                 with self._orders_lock:
-                    self._to_prepare = []
+                    self._to_prepare, self._compact = [], False
 
     def _carry_out(self, order: _Order) -> None:
         try:
@@ -226,6 +231,14 @@ class ParameterServer:
         finally:
             with self._orders_lock:
                 self._pending -= not isinstance(order, DropOrder)
+
+    def _compact_piece(self) -> None:
+        """Give a little memory of dropped rows back; the next orders go before the next piece."""
+        with self.exchange.lock:
+            more = self.exchange.table.compact_piece()
+        with self._orders_lock:
+            self._compact = self._compact and more
+        self.exchange.give_way()
 
     def _prepare_piece(self, order: PrepareOrder, wanted: tuple[PrepareOrder, ...]) -> None:
         """A little of what may wait; a failure is told and tried again with the next call."""
@@ -301,12 +314,21 @@ class ParameterServer:
                 self._holdings.empty(vshard)
             self.exchange.give_way()
 
+    def _read_traffic(self) -> None:
+        """See what came since the last look, if that is worth it; the lock is held."""
+        now = self._clock.now()
+        if self._rates.due(now):
+            self._rates.add(self.exchange.take_traffic(), members(self.exchange.served), now)
+
     def _report(self, sequence: int) -> PsReport:
         copying = self._copying
         # Before the look at what is served: "done" must never describe less than done.
         loading = self._pending > 0 or copying.writing
+        served = held.served_of(self.exchange, self._holdings.since, (1 << VSHARDS) - 1)
         with self.exchange.lock:
-            served = self._served()
+            self._read_traffic()
+            table_rows = tuple(self.exchange.table.table_rows.tolist())
+            vshard_rows = tuple(self.exchange.table.index.counts.tolist())
             rows, table_bytes = self.exchange.table.row_count, self.exchange.table.bytes_held
             counters = self.exchange.counters
             pushes, duplicates, slow = counters.pushes, counters.duplicates, counters.slow
@@ -321,21 +343,6 @@ class ParameterServer:
             to_bitmap(tuple(self._missing)) if self._missing else "", self._move_error,
             snapshots=copying.snapshots, snapshot_seconds=copying.snapshot_seconds,
             snapshot_error=copying.snapshot_error, freeze_seconds=self._incoming.freeze_seconds,
-            refused=self.refusals(),
+            refused=self.refusals(), table_rows=table_rows, vshard_rows=vshard_rows,
+            vshard_traffic=tuple(self._rates.rates.round(1).tolist()),
         )  # fmt: skip
-
-    def _served(self) -> tuple[Served, ...]:
-        """What is served, split by set and tenure."""
-        found = []
-        for one in self.exchange.sets.classes():
-            by_since: dict[int, int] = {}
-            for vshard in range(VSHARDS):
-                if (one.members & self.exchange.served) >> vshard & 1:
-                    since = self._holdings.since[vshard]
-                    by_since[since] = by_since.get(since, 0) | 1 << vshard
-            for since, bits in by_since.items():
-                text = f"{bits:0{VSHARDS // 4}x}"
-                found.append(Served(text, since, one.applied.intervals, one.skipped.intervals))
-        return tuple(found)
-
-

@@ -6,6 +6,8 @@ after each reading; what is read is scaled to the bytes of all pushes, which are
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +16,8 @@ from trimtab.core.ps import kernels
 from trimtab.core.ps.table import Found, RowTable
 
 _EVERY = 16
+_LEAST_SECONDS = 0.5  # between two readings: a rate over less would be noise
+_MEMORY_SECONDS = 3.0  # what was seen before counts less and less: after ten seconds next to nothing
 
 
 class Traffic:
@@ -41,3 +45,22 @@ class Traffic:
         self._sampled = np.zeros(VSHARDS)
         self._bytes = self._skip = 0
         return taken
+
+
+class Rates:
+    """What readings of a server's traffic come to, in bytes per second by vshard, lately."""
+
+    def __init__(self, now: float) -> None:
+        """`now`: seconds of the clock that `add` is told of."""
+        self.rates = np.zeros(VSHARDS)
+        self._at = now
+
+    def due(self, now: float) -> bool:
+        """Whether so much time has passed since the last reading that another one says something."""
+        return now - self._at >= _LEAST_SECONDS
+
+    def add(self, taken: npt.NDArray[np.float64], served: npt.NDArray[np.bool_], now: float) -> None:
+        """Take in a reading of `Traffic.take`; what is not served any more has no traffic."""
+        seconds, self._at = now - self._at, now
+        weight = 1.0 - math.exp(-seconds / _MEMORY_SECONDS)
+        self.rates = np.where(served, self.rates + weight * (taken / seconds - self.rates), 0.0)

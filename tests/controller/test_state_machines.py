@@ -79,7 +79,7 @@ class LedgerAlone(RuleBasedStateMachine):
                 mine[block, of] = self.rows[block]
         self.sequence += 1
         sequence = self.sequence - late
-        known = self.said.get(name, (-1, {}))[0]
+        known = self.said.get(name, (-NUMBERS, {}))[0]  # the first one heard counts, whatever its number
         self.ledger = self.ledger.reported(name, sequence, tuple(told))
         if any(owner == name for owner, _ in self.owner) and sequence > known:
             self.said[name] = (sequence, mine)

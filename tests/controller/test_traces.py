@@ -274,6 +274,36 @@ def test_trace_13_an_older_copy_of_the_owner_itself_does_not_enter_the_manifest(
     assert taken == {vshard for vshard, owner in enumerate(routing.owner) if owner == 0}
 
 
+def test_what_a_leaving_server_had_goes_to_those_that_stay_when_it_dies() -> None:
+    """Also when a new process came up at its place while a swap was on its way: found by the state machine of jobs."""
+    world = trained(batches=4000)
+    world.wish(plan_of(3, 1))
+    for _ in range(60):
+        world.round()
+    assert len(set(world.state.document.routing.owner)) == 3
+    world.wish(plan_of(1, 1))
+    while world.state.document.plan.ps.replicas != 1:
+        world.tick()
+        while world.commits:
+            world.commit()
+    owner = world.servers[world.state.document.routing.processes[1]]
+    world.state = replace(world.state, copied_at=-1e9)  # a checkpoint is due
+    for step_number in range(60):
+        if step_number == 20:
+            assert world.commits, "nobody can be rerouted before this is stored"
+            world.kill(owner.pod)
+        world.tick()
+        while world.requests:
+            world.deliver_request()
+        while world.reports:
+            world.deliver_report()
+    assert {pod.process for pod in world.state.servers() if pod.slot == ("ps", 1)} - {"", owner.process}
+    for _ in range(100):
+        world.round()
+    assert world.state.ledger.served
+    assert set(world.state.document.routing.owner) == {0}
+
+
 @hypothesis_settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_reports_and_calls_that_lag_make_nothing_be_lent_twice(data: st.DataObject) -> None:
