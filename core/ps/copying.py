@@ -71,6 +71,7 @@ class Copying:
         written: what came of the latest order. writing: an order is being carried out.
         snapshots: how many were written. snapshot_seconds: what the last one took.
         snapshot_error: why the last one was not written, "" when it was.
+        forked: a child lives, so every page that changes now is there twice.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Copying:
     ) -> None:
         self.written: CopiesWritten | None = None
         self.snapshots, self.snapshot_seconds, self.snapshot_error = 0, 0.0, ""
+        self.forked = False
         self._holdings, self._exchange = holdings, holdings.exchange
         self._model, self._job_id, self._process = model, job_id, process
         self._rule, self._clock = rule, clock
@@ -205,12 +207,14 @@ class Copying:
         room = SNAPSHOT_SHARE * table.memory_bytes + max(0, table.memory_bytes - table.bytes_used)
         try:
             with self._exchange.lock:
-                pushed = self._exchange.counters.bytes
+                pushed, self.forked = self._exchange.counters.bytes, True
                 child = fork_child(lambda: work(_CHILD_RESTING if training else _CHILD))
             return child.wait(self._clock, deadline_seconds, given_up, room), pushed
         except (ChildTooLarge, OSError) as error:
             log.info("copies are written vshard by vshard: %s", error)
-            return work(_PIECES), self._exchange.counters.bytes
+        finally:
+            self.forked = False
+        return work(_PIECES), self._exchange.counters.bytes
 
     def _write(self, path: str, order_id: int, way: _Way) -> CopiesWritten:
         return write_copies(path, self._each_vshard(way), self._model.tables, order_id)

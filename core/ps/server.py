@@ -128,7 +128,7 @@ class ParameterServer:
                     self._accept_drop(drop)
                 self._prepare, self._to_prepare = request.prepare, list(request.prepare)
                 self._tidy = not request.prepare and self._incoming.holds_any()
-                self._compact = self.exchange.table.wants_compaction
+                self._compact = self.exchange.table.wants_compaction and not self._copying.forked
                 if not request.prepare:
                     self._move_error = ""
                 self._arrived.notify()
@@ -237,7 +237,7 @@ class ParameterServer:
         with self.exchange.lock:
             more = self.exchange.table.compact_piece()
         with self._orders_lock:
-            self._compact = self._compact and more
+            self._compact = self._compact and more and not self._copying.forked
         self.exchange.give_way()
 
     def _prepare_piece(self, order: PrepareOrder, wanted: tuple[PrepareOrder, ...]) -> None:
