@@ -14,7 +14,6 @@ from trimtab.core.controller.state import Draft, Phase, Slot, State
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.model_spec import VSHARDS
 
-
 MOST_LOADING = 20  # times unserved_seconds, an hour: the largest tables load within minutes
 
 

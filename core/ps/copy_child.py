@@ -29,6 +29,8 @@ _LOOKS_PER_MEASURE = 10
 _NICE = 5
 _MOST_ANSWER = 64 << 20
 _LONGEST_REST_SECONDS = 1.0
+_PROGRESS = b"."  # before an answer, which never begins so
+_given: int | None = None  # the child's line to its parent
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork: a child must not wait for a loader's lock
 
 
@@ -47,7 +49,12 @@ class CopyChild:
         self.pid, self._answer = pid, answer
 
     def wait(
-        self, clock: Clock, deadline_seconds: float, given_up: threading.Event, most_bytes: float = math.inf
+        self,
+        clock: Clock,
+        deadline_seconds: float,
+        given_up: threading.Event,
+        most_bytes: float = math.inf,
+        silence_seconds: float = math.inf,
     ) -> bytes:
         """What the child's work returned; no process and no descriptor of it is left when this returns or raises.
 
@@ -55,13 +62,15 @@ class CopyChild:
             clock: measures the deadline.
             deadline_seconds: of the child's whole life.
             given_up: nobody wants the answer any more.
+            silence_seconds: without a sign of progress (`progressed`).
             most_bytes: memory that it may have for itself: old pages of what its parent has changed since the fork.
 
         Raises:
             ChildTooLarge: it needs more memory.
             ChildFailed: it failed, ended without an answer, took too long, or was given up.
         """
-        began, held = clock.now(), b""
+        began = heard = clock.now()
+        held = b""
         why, ended, looks, large = "", False, 0, False
         try:
             while not why:
@@ -69,13 +78,17 @@ class CopyChild:
                 if found == b"":
                     ended = True
                     break
-                held += found or b""
+                if found is not None:
+                    heard = clock.now()
+                    held = (held + found).lstrip(_PROGRESS)
                 if len(held) > _MOST_ANSWER:
                     why = f"answered with more than {_MOST_ANSWER} bytes"
                 elif given_up.is_set():
                     why = "was given up"
                 elif clock.now() - began > deadline_seconds:
                     why = f"took more than {deadline_seconds:g} s"
+                elif clock.now() - heard > silence_seconds:
+                    why = f"made no progress for {silence_seconds:g} s"
                 elif found is None:
                     looks += 1
                     large = looks % _LOOKS_PER_MEASURE == 0 and _private_bytes(self.pid) > most_bytes
@@ -139,6 +152,12 @@ def _private_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:")))
 
 
+def progressed() -> None:
+    """Tell the parent, in the child, that something got done; nowhere else does it mean anything."""
+    if _given is not None:
+        os.write(_given, _PROGRESS)
+
+
 def rest(clock: Clock, seconds: float) -> None:
     """Rest in the child, for as long as a piece of its work took.
 
@@ -149,7 +168,8 @@ def rest(clock: Clock, seconds: float) -> None:
 
 def _live(parent: int, given: int, work: Callable[[], bytes]) -> None:
     """The child's whole life. Never returns."""
-    code = 1
+    global _given  # of this process alone
+    _given, code = given, 1
     try:
         gc.disable()  # a collection would copy every page that it touches, and run other threads' finalizers
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """What one server writes: the copies of a checkpoint when told to, and snapshots on its own node now and then.
 
 Both are written by a forked child (`copy_child`), so training waits for the fork only, whatever the table's size. One
-thread sees to both: an order goes before a snapshot, and ends one that is being written. A snapshot is due after some
-time or some bytes of pushes, but never so often that writing takes more than a twentieth of the time.
+thread sees to both: an order goes before a snapshot, and a newer order ends whatever is being written. A snapshot is
+due after some time or some bytes of pushes, but never so often that writing takes more than a twentieth of the time.
 
 Pages that change while a child writes are there twice. Where they would not fit into the memory that the plan sets
 aside for it, or no process can be made, the same is written vshard by vshard under the lock: every vshard at an instant
@@ -12,6 +12,7 @@ of its own, which is as true, and makes training wait a little for each.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -23,7 +24,7 @@ from trimtab.core.domain.model_spec import VSHARDS, ModelSpec
 from trimtab.core.domain.plan import SNAPSHOT_SHARE
 from trimtab.core.errors import TrimtabError, WireError
 from trimtab.core.ps.copies import VshardCopy, write_copies
-from trimtab.core.ps.copy_child import ChildFailed, ChildTooLarge, fork_child, rest
+from trimtab.core.ps.copy_child import ChildFailed, ChildTooLarge, fork_child, progressed, rest
 from trimtab.core.ps.holdings import Holdings
 from trimtab.core.ps.snapshots import data_path, prune, write_index
 from trimtab.core.ps.storage import join, prepare
@@ -32,7 +33,7 @@ from trimtab.core.wire.messages import CopiesWritten, CopyOrder
 
 log = logging.getLogger(__name__)
 
-COPY_DEADLINE_SECONDS = 3600.0  # of a checkpoint's child: the controller gives up before
+COPY_SILENCE_SECONDS = 120.0  # of a checkpoint's child without a vshard written: its disk hangs, or it does
 COST_FACTOR = 20.0  # a snapshot that took a second is the last one for so many
 MOST_REST = 1.0  # of the time that a vshard took to write, while training goes on
 
@@ -166,7 +167,7 @@ class Copying:
         try:
             prepare(order.directory)  # in the parent: what a store's library imports must not begin in a fork
             answer, pushed = self._written_by_child(
-                lambda pieces: to_json(self._write(path, order.id, pieces)), COPY_DEADLINE_SECONDS, threading.Event()
+                lambda way: to_json(self._write(path, order.id, way)), math.inf, self._ended
             )
             written = from_json(CopiesWritten, answer)
         except (OSError, ChildFailed, WireError) as error:
@@ -183,7 +184,7 @@ class Copying:
         number = self._number
         try:
             _, pushed = self._written_by_child(
-                lambda pieces: self._write_snapshot(number, pieces), self._rule.deadline_seconds, self._ended
+                lambda way: self._write_snapshot(number, way), self._rule.deadline_seconds, self._ended
             )
         except (OSError, ChildFailed) as error:
             if not self._ended.is_set():
@@ -209,7 +210,7 @@ class Copying:
             with self._exchange.lock:
                 pushed, self.forked = self._exchange.counters.bytes, True
                 child = fork_child(lambda: work(_CHILD_RESTING if training else _CHILD))
-            return child.wait(self._clock, deadline_seconds, given_up, room), pushed
+            return child.wait(self._clock, deadline_seconds, given_up, room, COPY_SILENCE_SECONDS), pushed
         except (ChildTooLarge, OSError) as error:
             log.info("copies are written vshard by vshard: %s", error)
         finally:
@@ -239,5 +240,6 @@ class Copying:
                 content = self._exchange.table.extract(vshard)
                 since = self._holdings.since[vshard]
             yield VshardCopy(vshard, since, held.applied, held.skipped, content)
+            progressed()
             if way.rests:
                 rest(self._clock, MOST_REST * (self._clock.now() - began))

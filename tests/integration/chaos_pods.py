@@ -19,7 +19,7 @@ from typing import Any
 FOLDER = "TRIMTAB_CHAOS_FOLDER"  # the variable that names the job's folder
 ARMED, CLAIMED = "armed", "claimed"
 COPIES_BEFORE = 40  # that a child writes before it is struck
-COPY_DEADLINE_SECONDS = 6.0  # of a checkpoint's child, where the product waits an hour
+COPY_SILENCE_SECONDS = 6.0  # of a checkpoint's child, where the product waits two minutes
 
 
 class Faults:
@@ -104,7 +104,7 @@ def strike_children(faults: Faults) -> None:
     """A child that writes copies may stop, die or meet a full disk, after some copies are written."""
     from trimtab.core.ps import copies, copy_child, copying
 
-    copying.COPY_DEADLINE_SECONDS = COPY_DEADLINE_SECONDS
+    copying.COPY_SILENCE_SECONDS = COPY_SILENCE_SECONDS
     live = copy_child._live
 
     def struck(parent: int, given: int, work: Callable[[], bytes]) -> None:

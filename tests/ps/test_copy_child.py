@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from trimtab.core.clock import ManualClock, SystemClock
-from trimtab.core.ps.copy_child import ChildFailed, fork_child
+from trimtab.core.ps.copy_child import ChildFailed, fork_child, progressed
 
 NEVER = threading.Event()
 
@@ -56,6 +56,28 @@ def test_a_child_that_hangs_is_killed_at_its_deadline():
     with pytest.raises(ChildFailed, match="took more than 60 s"):
         child.wait(clock, 60, NEVER)
     assert gone(child.pid)
+
+
+def test_progress_is_heard_and_its_absence_is_the_end():
+    def works_then_hangs():
+        for _ in range(100):
+            progressed()
+        return hang()
+
+    clock = ManualClock()
+    child = fork_child(works_then_hangs)
+    timers = [threading.Timer(0.3 + 0.1 * n, clock.advance, [20]) for n in range(3)]
+    for timer in timers:
+        timer.start()
+    with pytest.raises(ChildFailed, match="no progress for 50 s"):
+        child.wait(clock, 3600, NEVER, silence_seconds=50)
+    assert gone(child.pid)
+
+
+def test_signs_of_progress_are_no_part_of_the_answer():
+    child = fork_child(lambda: [progressed() for _ in range(1000)] and b"{answer...}")
+    assert child.wait(SystemClock(), 60, NEVER) == b"{answer...}"
+    progressed()  # means nothing here
 
 
 def test_a_child_that_nobody_wants_is_ended():

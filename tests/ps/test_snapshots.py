@@ -198,6 +198,20 @@ def test_without_a_process_they_are_written_vshard_by_vshard(held, model, rule, 
     assert snapshots_taken(copying, clock, 30) == [1]
 
 
+def test_a_newer_order_ends_a_checkpoint_that_hangs(held, model, rule, tmp_path):
+    clock = ManualClock()
+    copying = copying_of(held, model, rule, clock)
+    extract = held.exchange.table.extract
+    held.exchange.table.extract = lambda vshard: threading.Event().wait(600)
+    copying.order(CopyOrder(1, str(tmp_path)))
+    threading.Timer(0.2, copying.order, [CopyOrder(2, str(tmp_path))]).start()
+    copying.turn()
+    assert "given up" in copying.written.error and copying.writing
+    held.exchange.table.extract = extract
+    copying.turn()
+    assert (copying.written.id, copying.written.error) == (2, "")
+
+
 # ---- which copy
 
 
