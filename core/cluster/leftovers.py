@@ -8,6 +8,7 @@ controller then writes what it has. Who does not end in time is killed with its 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from contextlib import suppress
@@ -25,15 +26,27 @@ _MODULES = "trimtab.core."
 
 def pods_in(job_dir: Path) -> list[psutil.Process]:
     """Living processes of this user that were started with a configuration in `job_dir`/pods."""
-    mark = f"{job_dir.absolute() / 'pods'}{os.sep}"
+    pods = job_dir.absolute() / "pods"
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             words = " ".join(process.cmdline())  # a forked pod shows its whole command as one word
             mine = process.pid != os.getpid() and process.uids().real == os.getuid()
-            if mine and mark in words and _MODULES in words and _alive(process):
+            if mine and _MODULES in words and _names(words, pods) and _alive(process):
                 found.append(process)
     return found
+
+
+def _names(words: str, pods: Path) -> bool:
+    """Whether a command names a file in the directory `pods`, by whatever path: a link may lead there, too."""
+    for start in re.finditer(r"(?<= )/", words):
+        path = words[start.start() :]
+        if path.startswith(f"{pods}{os.sep}"):
+            return True
+        with suppress(OSError, ValueError):
+            if Path(path).parent.samefile(pods):
+                return True
+    return False
 
 
 def end_pods(job_dir: Path, clock: Clock, grace_seconds: float = GRACE_SECONDS) -> tuple[int, int]:

@@ -61,7 +61,11 @@ def own(job_dir: Path, private: Path | None = None) -> None:
         raise BadInput("JOB", str(job_dir), remedy)
     if handle is not None:
         _held[key] = handle
-    name_controller(job_dir, private)
+    try:
+        name_controller(job_dir, private)
+    except OSError:
+        release(job_dir)
+        raise
 
 
 def name_controller(job_dir: Path, private: Path | None) -> None:

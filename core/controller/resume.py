@@ -113,7 +113,10 @@ def resume(
         job_dir = find_job(job)
         _document(job_dir)
         before = _owner(job_dir)
-        own(job_dir.path)
+        try:
+            own(job_dir.path)
+        except OSError as error:
+            raise BadInput(FIELD, str(job_dir.path), f"cannot be written ({error.strerror or error})") from error
         try:
             found = _look(job_dir)  # once more: nobody changes it now
             _end_what_runs(job_dir, before, clock)
@@ -285,6 +288,8 @@ def _take_over(found: _Found, plan: Decision | None) -> Document:
         present = found.store.read()
         if present is None or present.state is JobState.FINISHED or present.term != found.document.term:
             break
+        if present.manifest.checksum != found.document.manifest.checksum:
+            break  # somebody has written a newer checkpoint since ours was read: it must not be merged into the old one
         new = _moved(replace(present, term=present.term + 1, state=JobState.RUNNING, reason=""), found.job_dir)
         if plan is not None:
             new = replace(new.decided(replace(plan, considered=(), evidence=())), plan=plan.plan)

@@ -230,7 +230,7 @@ class State:
         round: the running round of copies. copied_at: when the last one ended. failed_rounds: in a row, while closing.
         resends: dropped pushes of PSs that have gone.
         served_at: since when everything is served without a break, None while it is not. unserved_at: since when
-            something is not, and nobody loads. loading_at: since when something is not, and somebody loads.
+            something is not, and nobody loads. loading_at: since when something is not, and somebody has loaded.
         barred: places that no plan gets any more, because their pods came to nothing. giving_up: the one that the
             wish is about.
         metric_tries: how often the compiled metrics were asked for.

@@ -23,21 +23,21 @@ def watch_service(draft: Draft) -> None:
     if draft.over:
         return
     loading = any(pod.report is not None and pod.report.loading for pod in state.servers())
-    if state.ledger.served or loading:
-        since = None if state.ledger.served else draft.now if state.loading_at is None else state.loading_at
-        if (state.unserved_at, state.loading_at) != (None, since):
-            draft.state = replace(state, unserved_at=None, loading_at=since)
-        if since is not None and draft.now - since > MOST_LOADING * state.settings.unserved_seconds:
-            names = ", ".join(_name(state, place) for place in _missing(state))
-            text = f"what was lost could not be loaded within {draft.now - since:.0f} s by {names}: see to its storage"
-            end_job(draft, JobState.FAILED, text)
+    unserved = None if state.ledger.served or loading else draft.now if state.unserved_at is None else state.unserved_at
+    # Not put back by a moment without loading: a load that fails and is tried again for ever is no progress.
+    since = None if state.ledger.served else draft.now if loading and state.loading_at is None else state.loading_at
+    if (state.unserved_at, state.loading_at) != (unserved, since):
+        draft.state = state = replace(state, unserved_at=unserved, loading_at=since)
+    if since is not None and draft.now - since > MOST_LOADING * state.settings.unserved_seconds:
+        names = ", ".join(_name(state, place) for place in _missing(state))
+        text = f"what was lost could not be loaded within {draft.now - since:.0f} s by {names}: see to its storage"
+        end_job(draft, JobState.FAILED, text)
         return
-    if state.unserved_at is None:
-        draft.state = replace(state, unserved_at=draft.now, loading_at=None)
+    if unserved is None:
         return
     settings = state.settings
     patience = settings.unserved_seconds + (settings.start_seconds if state.phase is Phase.STARTING else 0.0)
-    waited = draft.now - state.unserved_at
+    waited = draft.now - unserved
     if waited < patience:
         return
     places = _missing(state)
@@ -45,7 +45,7 @@ def watch_service(draft: Draft) -> None:
     for place in places:
         slot = state.slots.get(("ps", place))
         if slot is not None and slot.active and without_place(draft, slot, f"{names}: unserved for {waited:.0f} s"):
-            draft.state = replace(draft.state, unserved_at=draft.now)
+            draft.state = replace(draft.state, unserved_at=draft.now, loading_at=None)
             _lose(draft, slot, waited)
             return
     count = state.ledger.missing.bit_count()

@@ -69,6 +69,8 @@ class CopyChild:
             ChildTooLarge: it needs more memory.
             ChildFailed: it failed, ended without an answer, took too long, or was given up.
         """
+        waiting = select.poll()  # `select` takes no descriptor beyond 1023, and a server has thousands of workers
+        waiting.register(self._answer, select.POLLIN)
         began = heard = clock.now()
         held = b""
         why, ended, looks, large = "", False, 0, False
@@ -93,7 +95,7 @@ class CopyChild:
                     looks += 1
                     large = looks % _LOOKS_PER_MEASURE == 0 and _private_bytes(self.pid) > most_bytes
                     why = f"needs more than {most_bytes:.0f} bytes beside its parent" if large else ""
-                    select.select([self._answer], [], [], _LOOK_SECONDS)
+                    waiting.poll(_LOOK_SECONDS * 1000)
         finally:
             os.close(self._answer)
             if not ended:

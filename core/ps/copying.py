@@ -22,7 +22,7 @@ from pathlib import Path
 from trimtab.core.clock import Clock
 from trimtab.core.domain.model_spec import VSHARDS, ModelSpec
 from trimtab.core.domain.plan import SNAPSHOT_SHARE
-from trimtab.core.errors import TrimtabError, WireError
+from trimtab.core.errors import TrimtabError
 from trimtab.core.ps.copies import VshardCopy, write_copies
 from trimtab.core.ps.copy_child import ChildFailed, ChildTooLarge, fork_child, progressed, rest
 from trimtab.core.ps.holdings import Holdings
@@ -86,7 +86,8 @@ class Copying:
         self._rule, self._clock = rule, clock
         self._order: CopyOrder | None = None
         self._ordered = 0
-        self._busy = False
+        self._busy = self._left = False
+        self._lock = threading.Lock()  # of the next order, and of which snapshot is the last one
         self._ended = threading.Event()  # somebody wants the running snapshot to end
         self._wake = threading.Event()
         self._number = self._whole = 0  # of the last snapshot begun, and of the last whole one
@@ -104,11 +105,13 @@ class Copying:
 
     def order(self, order: CopyOrder) -> None:
         """Write copies of all that is served; an order is carried out once, and the newest counts."""
-        if order.id > self._ordered:
+        with self._lock:  # with `_ended`: an order that is taken between the two would end itself
+            if order.id <= self._ordered:
+                return
             self._ordered = order.id
             self._order = order
             self._ended.set()
-            self._wake.set()
+        self._wake.set()
 
     def look(self) -> None:
         """See whether a snapshot is due; call it several times a second."""
@@ -119,8 +122,10 @@ class Copying:
         if not self._rule.directory or not self._exchange.served:
             return
         self._ended.set()
-        try:
+        with self._lock:  # from here on the other thread prunes nothing
+            self._left = True
             self._number += 1
+        try:
             self._write_snapshot(self._number, _ALONE)
             prune(self._rule.directory, self._process, self._number)
         except (OSError, TrimtabError) as error:
@@ -128,11 +133,12 @@ class Copying:
 
     def turn(self) -> None:
         """Carry out what is to be done now."""
-        self._ended.clear()
-        order = self._order
-        if order is not None:
-            self._busy = True
+        with self._lock:
+            self._ended.clear()
+            order = self._order
+            self._busy = order is not None
             self._order = None
+        if order is not None:
             self.written = self._copy(order)
             self._busy = False
         elif self._due():
@@ -170,8 +176,8 @@ class Copying:
                 lambda way: to_json(self._write(path, order.id, way)), math.inf, self._ended
             )
             written = from_json(CopiesWritten, answer)
-        except (OSError, ChildFailed, WireError) as error:
-            log.error("copies could not be written: %s", error)
+        except Exception as error:  # whatever it was, the controller waits for an answer to its order
+            log.error("copies could not be written: %s", error, exc_info=not isinstance(error, OSError | TrimtabError))
             return CopiesWritten(order.id, error=f"{path}: {error}")
         self._bytes, self._last_end = pushed, self._clock.now()
         log.info("copies written in %.2f s", self._last_end - began)
@@ -180,8 +186,11 @@ class Copying:
     def _snapshot(self) -> None:
         """A snapshot; a failure costs nothing but the snapshot."""
         began = self._clock.now()
-        self._number += 1
-        number = self._number
+        with self._lock:
+            if self._left:
+                return
+            self._number += 1
+            number = self._number
         try:
             _, pushed = self._written_by_child(
                 lambda way: self._write_snapshot(number, way), self._rule.deadline_seconds, self._ended
@@ -194,7 +203,9 @@ class Copying:
             self._whole = number
             self._bytes = pushed
             self.snapshots, self.snapshot_error = self.snapshots + 1, ""
-        prune(self._rule.directory, self._process, self._whole)
+        with self._lock:
+            if not self._left:  # else the last one, which this one does not know, would go
+                prune(self._rule.directory, self._process, self._whole)
         self._last_end = self._clock.now()
         if not self._ended.is_set():
             self.snapshot_seconds = self._last_end - began

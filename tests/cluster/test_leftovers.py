@@ -49,6 +49,17 @@ def test_pods_of_the_job_are_ended_and_nobody_elses(start: Start, tmp_path: Path
     assert pods_in(tmp_path / "job") == []
 
 
+def test_a_job_is_known_by_its_whole_path_and_through_links(start: Start, tmp_path: Path) -> None:
+    """Another job's directory may end with the same words; this one's may have been named by another path."""
+    (tmp_path / "inner" / "pods").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "inner")
+    pod = start(OBEYS, job="inner")
+    assert [one.pid for one in pods_in(tmp_path / "link")] == [pod.pid]
+    tail = Path(f"/{tmp_path.name}/inner")
+    assert f"{tail}/pods/" in f"{tmp_path / 'inner'}/pods/"
+    assert pods_in(tail) == []
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_one_that_does_not_obey_is_killed(start: Start, tmp_path: Path, stopped: bool) -> None:
     pod = start(OBEYS if stopped else IGNORES)

@@ -193,6 +193,25 @@ def test_a_server_that_loads_for_ever_ends_the_job_in_the_end(monkeypatch) -> No
     assert "could not be loaded within 40 s by ps-0" in world.ended.reason
 
 
+def test_loading_that_fails_and_begins_again_for_ever_ends_the_job(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """A source that does not answer: between two tries the server loads nothing, for a moment."""
+    world = world_of(1, 1, unserved_seconds=2.0)
+    calls = 0
+
+    def trying(self: Server, world: World, request: PsSync) -> PsReport | None:
+        nonlocal calls
+        calls += 1
+        return PsReport(self.process, f"unix:{self.process}", request.sequence, (), loading=calls % 3 != 0)
+
+    monkeypatch.setattr(Server, "sync", trying)
+    for _ in range(800):
+        if world.ended is not None:
+            break
+        world.round()
+    assert world.ended is not None
+    assert "could not be loaded within 40 s by ps-0" in world.ended.reason
+
+
 def test_a_server_that_answers_and_never_serves_is_given_up_and_cannot_keep_its_vshards() -> None:
     world = world_of(2, 1, unserved_seconds=40.0)
     until(world, training)

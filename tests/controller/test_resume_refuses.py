@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from trimtab.core.clock import ManualClock
+from trimtab.core.controller import lost
 from trimtab.core.controller import resume as module
 from trimtab.core.controller.document import FORMAT, Document
 from trimtab.core.controller.lost import OWNER, disown, own
+from trimtab.core.controller.places import JobDir
 from trimtab.core.controller.preparing import ROWS, JobRows, directory_of, located, remember_rows, same_rows
 from trimtab.core.controller.progress import Showing
 from trimtab.core.controller.resources import Memory, Resources
@@ -106,6 +108,30 @@ def test_a_checkpoint_that_cannot_be_read_is_a_failure(job: Path) -> None:
         path.write_text("{}")
     with pytest.raises(JobFailed, match="checksum is wrong"):
         resume(str(job))
+
+
+def test_a_checkpoint_that_changes_meanwhile_is_another_controllers(job: Path) -> None:
+    """Where locks mean nothing (another machine's file system), its term may still be the one that was read."""
+    found = module._look(JobDir(job, made=False))
+    entries = tuple(replace(entry, length=1) for entry in found.manifest.entries)
+    change(job, manifest=write_manifest(job / "checkpoints", replace(found.manifest, entries=entries)))
+    with pytest.raises(JobFailed, match="another controller keeps changing"):
+        module._take_over(found, None)
+
+
+def test_a_directory_that_cannot_be_written_is_refused_and_can_be_tried_again(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(job_dir: Path, private: Path | None) -> None:
+        raise OSError(28, "No space left on device")
+
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(lost, "name_controller", full)
+            with pytest.raises(BadInput, match=r"cannot be written \(No space left"):
+                resume(str(job))
+    own(job)
+    disown(job)
 
 
 def test_what_was_refused_leaves_the_directory_as_it_was(job: Path, tmp_path: Path) -> None:

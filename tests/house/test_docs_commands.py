@@ -1,13 +1,15 @@
 """Every command that the pages show is run: here, or by a step that is named and found where it should be.
 
 A command is a line of a fenced block marked `sh`, never an indented line. The cheap ones run always; those that train
-run in the slow suite, and `make` is run by the checks around pytest, because pytest itself stands inside of it.
+run in the slow suite, and `make` is run by the checks around pytest, because pytest itself stands inside of it. Jobs in
+a directory called `monday` belong together: one is stopped and resumed, looked at, and another starts with its rows.
 """
 
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -24,12 +26,14 @@ RUN_ELSEWHERE = {
     "make train DATA=path/to/rows.parquet": (".ci/run", 'newcomer "python-${pair%%=*}" "${pair#*=}" DATA="$rows"'),
     "make test": (".ci/run", "TRIMTAB_REQUIRE=$REQUIRE make test"),
     "make lint": ("Makefile", "test: lint"),
+    "make chaos SEED=7": ("tests/house/test_makefile.py", '("SEED=7", "7")'),
     "make ui": (".ci/run", 'make -C "$place/trimtab" ui'),
     ".venv/bin/trimtab history": (".ci/run", ".venv/bin/trimtab history"),
     ".venv/bin/trimtab export RUN --out exported": ("tests/training/test_export_job.py", '"export", str(moved)'),
     ".venv/bin/airflow db migrate": ("tests/pipelines/test_train_dag.py", '"airflow", "db", "migrate"'),
 }
 TRIMTAB = ".venv/bin/trimtab "
+MONDAY = " monday"
 OWN_MODEL = ".venv/bin/trimtab train --data visits.parquet --columns columns.yaml --model my_models:two_towers"
 
 
@@ -87,7 +91,7 @@ def own_model(repository, place):
 def test_every_shown_command_is_run_somewhere(repository):
     found = commands(repository)
     assert len(found) > 6
-    here = {*shown(repository, "data "), *shown(repository, "train ")}
+    here = {command for start in ("data ", "train ", "resume ", "ps ") for command in shown(repository, start)}
     assert [command for command in found if command not in here and command not in RUN_ELSEWHERE] == []
     for command, (file, text) in RUN_ELSEWHERE.items():
         assert command in found, f"{command}: no page shows it any more"
@@ -111,7 +115,8 @@ def test_no_command_is_merely_indented(repository):
 
 
 def test_options_that_pages_name_exist(repository):
-    options = [option for command in (cli.train, cli.sample, cli.describe) for option in command.params]
+    found = (cli.train, cli.resume, cli.stats, cli.sample, cli.describe)
+    options = [option for command in found for option in command.params]
     known = {name for option in options for name in option.opts}
     for page in (repository / "README.md", repository / "docs" / "run_on_one_machine.md"):
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
@@ -130,6 +135,8 @@ def test_train_commands_finish_with_every_batch_applied_once(repository, place):
     own_model(repository, place)
     assert OWN_MODEL in commands(repository)
     for command in shown(repository, "train "):
+        if MONDAY in command:
+            continue
         out = run(command, place)
         if "--json" in command:
             result = json.loads(out)
@@ -137,9 +144,43 @@ def test_train_commands_finish_with_every_batch_applied_once(repository, place):
             assert result["batches_applied"] == result["batches_expected"] > 0
             assert result["batches_duplicated"] == 0
             continue
-        words = [line.split() for line in out.splitlines()]
-        counts = {line[1]: line[2] for line in words if line[:1] == ["batches"]}
-        assert counts["applied"] == counts["expected"] != "0" and counts["repeated"] == "0"
+        all_applied(out)
+
+
+def all_applied(out):
+    words = [line.split() for line in out.splitlines()]
+    counts = {line[1]: line[2] for line in words if line[:1] == ["batches"]}
+    assert counts["applied"] == counts["expected"] != "0" and counts["repeated"] == "0"
+
+
+def stop(command, place):
+    """The command as shown, and Ctrl-C as soon as it trains."""
+    arguments = shlex.split(command.removeprefix(TRIMTAB))
+    with subprocess.Popen(
+        [sys.executable, "-m", "trimtab.core.cli", *arguments], cwd=place, stderr=subprocess.PIPE, text=True
+    ) as job:
+        for line in job.stderr:
+            if line.startswith("training "):
+                job.send_signal(signal.SIGINT)
+                break
+        said = job.stderr.read()
+    assert job.returncode == 130, said
+
+
+@pytest.mark.slow
+def test_a_stopped_job_goes_on_is_looked_at_and_another_starts_from_it(repository, place, monkeypatch):
+    monkeypatch.setenv("TRIMTAB_HISTORY", "none")
+    begun, further = [command for command in shown(repository, "train ") if MONDAY in command]
+    stop(begun, place)
+    (resume,) = shown(repository, "resume ")
+    all_applied(run(resume, place))
+    (stats,) = shown(repository, "ps ")
+    lines = run(stats, place).splitlines()
+    assert ": finished " in lines[0] and {"Parameter servers", "Tables", "Hottest vshards"} <= set(lines)
+    assert any(line.startswith("ps-0-t2-g1 ") for line in lines), "the second controller's"
+    all_applied(run(further, place))
+    (checkpoint,) = (place / "checkpoints").iterdir()
+    assert {"model.json", "metadata.json"} < {file.name for file in checkpoint.iterdir()}
 
 
 @pytest.mark.slow

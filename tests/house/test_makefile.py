@@ -5,6 +5,8 @@ import re
 import shutil
 import subprocess
 
+import pytest
+
 
 def make(*arguments, cwd, **environment):
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
@@ -16,11 +18,19 @@ def make(*arguments, cwd, **environment):
 def test_help_lists_every_target(repository):
     text = (repository / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^\.PHONY: (\w+)$", text, re.M))
-    assert {"help", "train", "test", "lint", "bench", "lock", "clean"} <= targets
+    assert {"help", "train", "test", "lint", "bench", "chaos", "lock", "clean"} <= targets
     for arguments in (["help"], []):
         found = make(*arguments, cwd=repository)
         assert found.returncode == 0
         assert set(re.findall(r"^  make (\w+) ", found.stdout, re.M)) == targets
+
+
+@pytest.mark.parametrize(("word", "seeds"), [("", "0-199"), ("SEEDS=0-19 42", "0-19 42"), ("SEED=7", "7")])
+def test_chaos_runs_the_seeds_that_are_asked_for(repository, word, seeds):
+    """The words only: `tests/integration/test_chaos_real.py` runs seeds with the same program."""
+    found = make("--dry-run", "chaos", *filter(None, [word]), cwd=repository)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1].strip().endswith(f"/python tests/integration/chaos.py {seeds}")
 
 
 def test_a_machine_without_a_usable_python_is_told_what_to_do(repository, tmp_path):

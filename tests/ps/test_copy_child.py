@@ -1,5 +1,6 @@
 """Children that write copies: one instant, nothing of the parent's, and an end in any case."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -128,3 +129,19 @@ def test_it_dies_with_its_parent(tmp_path):
 def test_the_kernel_takes_it_first():
     child = fork_child(lambda: Path("/proc/self/oom_score_adj").read_bytes())
     assert child.wait(SystemClock(), 60, NEVER).strip() == b"1000"
+
+
+def test_a_server_with_thousands_of_lines_hears_it_too():
+    """Its descriptors are beyond what `select` takes."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 3000:
+        pytest.skip("this machine gives no descriptors beyond 1023")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3000, hard))
+    try:
+        child = fork_child(lambda: threading.Event().wait(0.3) or b"done")
+        low, child._answer = child._answer, fcntl.fcntl(child._answer, fcntl.F_DUPFD, 2500)
+        os.close(low)
+        assert child.wait(SystemClock(), 60, NEVER) == b"done"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

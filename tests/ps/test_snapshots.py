@@ -212,6 +212,41 @@ def test_a_newer_order_ends_a_checkpoint_that_hangs(held, model, rule, tmp_path)
     assert (copying.written.id, copying.written.error) == (2, "")
 
 
+def test_a_snapshot_that_was_given_up_for_the_last_one_does_not_delete_it(held, model, rule, monkeypatch):
+    """A server leaves while a child writes: the thread that waits for the child hears of its end only afterwards."""
+    from trimtab.core.ps import copying as module
+
+    class Child:
+        def wait(self, *_):
+            copying.last()  # as the main thread does meanwhile
+            raise module.ChildFailed("was given up")
+
+    clock = ManualClock()
+    copying = copying_of(held, model, rule, clock)
+    push(held, 1000)
+    assert snapshots_taken(copying, clock, 30) == [1]
+    held.exchange.sets.put(EVERY, MORE, EMPTY)
+    monkeypatch.setattr(module, "fork_child", lambda work: Child())
+    push(held, 1000)
+    snapshots_taken(copying, clock, 30)
+    (index,) = read_indexes(rule.directory, "job", model.fingerprint)
+    assert [IntervalSet(one.applied) for one in index.sets] == [MORE]
+    push(held, 1000)
+    snapshots_taken(copying, clock, 1000)
+    assert read_indexes(rule.directory, "job", model.fingerprint) == [index], "nothing is written after the last one"
+
+
+def test_an_order_is_answered_whatever_broke(held, model, rule, tmp_path, monkeypatch):
+    from trimtab.core.ps import copying as module
+
+    monkeypatch.setattr(module, "fork_child", lambda work: (_ for _ in ()).throw(MemoryError("no room")))
+    copying = copying_of(held, model, rule, ManualClock())
+    copying.order(CopyOrder(1, str(tmp_path)))
+    copying.turn()
+    assert not copying.writing
+    assert copying.written.id == 1 and "no room" in copying.written.error
+
+
 # ---- which copy
 
 
