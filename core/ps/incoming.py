@@ -45,6 +45,8 @@ Dial = Callable[[str, str], DataConnection]  # address and process of a paramete
 RESERVE = 0.1  # of a table's memory: kept for new rows while others' rows are kept aside
 _PIECE = 4  # vshards copied whole by one request: the lock is held for one of them at a time
 _REFRESH_EVERY = 16  # pieces
+_MOST_REFRESHES = 6  # before a tenure is ended
+_STILL_LESS = 0.8
 _TRIES = 3  # a copy whose sums differ is made whole so often before it is a fault
 
 
@@ -168,10 +170,7 @@ class Incoming:
         prepared = [vshard for vshard in wanted if self._aside.get(vshard) == origin]
         done = 0
         if prepared:
-            # Once more while the origin still serves: what is left to send when nobody does is then next to nothing.
-            _, found, rows = self._ask(origin, MoveRequest(to_bitmap(prepared), origin.since, changes=True))
-            with self._exchange.lock:
-                self._put(found, rows)
+            self._catch_up(prepared, origin)
             request = MoveRequest(to_bitmap(prepared), origin.since, changes=True, final=True)
             asked_at = self._clock.now()
             done |= self._complete(order.since, *self._ask(origin, request))
@@ -180,6 +179,20 @@ class Incoming:
         for at in range(0, len(left), _PIECE):
             done |= self._take_whole(left[at : at + _PIECE], order.since, origin)
         return done
+
+    def _catch_up(self, vshards: list[int], origin: Origin) -> None:
+        """Refresh while the origin still serves, so that what is left to send when nobody does is next to nothing.
+
+        Each refresh leaves what changed while it was made, so it pays again as long as that becomes less.
+        """
+        before = np.inf
+        for _ in range(_MOST_REFRESHES):
+            _, found, rows = self._ask(origin, MoveRequest(to_bitmap(vshards), origin.since, changes=True))
+            with self._exchange.lock:
+                self._put(found, rows)
+            if len(found.keys) > _STILL_LESS * before:
+                break
+            before = len(found.keys)
 
     def _take_whole(self, vshards: list[int], since: int, origin: Origin) -> int:
         """Copy vshards whole after their tenure has ended, and serve them."""

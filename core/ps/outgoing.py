@@ -111,24 +111,22 @@ class Outgoing:
 
     def _read(self, changes: Changes, final: bool) -> list[Floats]:
         """Whole rows by table, the lock held for a slice at a time; what changes meanwhile is in the next list."""
-        result: list[Floats] = []
-        start = 0
-        for number, end in enumerate(changes.ends.tolist()):
-            pieces: list[Floats] = []
-            for lo in range(start, end, _SLICE):
-                counts = np.zeros(len(changes.ends), np.uint32)
-                counts[number] = min(end, lo + _SLICE) - lo
-                with self._exchange.lock:
-                    part = self._table.find(changes.keys[lo : lo + int(counts[number])], counts)
-                    if part.absent:
-                        raise WireError("rows that changed are gone: their vshard was dropped meanwhile")
-                    pieces.append(self._table.whole_rows(part)[number])
-                if not final:
-                    self._exchange.give_way()
-            width = self._table.width(number)
-            result.append(np.concatenate(pieces) if pieces else np.empty((0, width), np.float32))
-            start = end
-        return result
+        starts = np.concatenate(([0], changes.ends[:-1]))
+        pieces: list[tuple[Floats, ...]] = []
+        size = max(len(changes.keys), 1) if final else _SLICE  # when the tenure has ended, nobody waits for the lock
+        for lo in range(0, max(len(changes.keys), 1), size):
+            hi = min(lo + size, len(changes.keys))
+            counts = (np.clip(changes.ends, lo, hi) - np.clip(starts, lo, hi)).astype(np.uint32)
+            with self._exchange.lock:
+                part = self._table.find(changes.keys[lo:hi], counts)
+                if part.absent:
+                    raise WireError("rows that changed are gone: their vshard was dropped meanwhile")
+                pieces.append(self._table.whole_rows(part))
+            if not final:
+                self._exchange.give_way()
+        if len(pieces) == 1:
+            return list(pieces[0])
+        return [np.concatenate([piece[number] for piece in pieces]) for number in range(len(changes.ends))]
 
     def _told(self, covered: int) -> tuple[Served, ...]:
         """The sets of `covered`, by class; the tenure in it is of no interest to the receiver. The lock is held."""

@@ -25,6 +25,7 @@ _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(://|::.*://)")
 _LOCAL = re.compile(r"(file|local)://")
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _IN_PROC = Path("/proc/self/fd")
+_SYNC_BYTES = 64 << 20  # piece by piece: a sync of gigabytes at the end would look like a disk that hangs
 _MODE = 0o666  # less the umask, as for every file
 
 
@@ -187,9 +188,12 @@ def _write_local(path: Path, chunks: Iterable[bytes], *, durable: bool) -> int:
     beside, handle = None, -1
     try:
         beside, handle = _open_beside(path)
-        written = 0
+        written = synced = 0
         for chunk in chunks:
             written += _write_all(handle, chunk)
+            if durable and written - synced >= _SYNC_BYTES:
+                os.fsync(handle)
+                synced = written
         if durable:
             os.fsync(handle)
         # A link is never made over an existing name, as a rename would be.

@@ -258,3 +258,10 @@ def test_names_and_bytes_survive_a_power_loss(tmp_path, monkeypatch):
     done.clear()
     storage.write_new(str(tmp_path / "two"), [b"x"], durable=False)
     assert done == ["name"]
+    done.clear()
+    monkeypatch.setattr(storage, "_SYNC_BYTES", 10)
+    storage.write_new(str(tmp_path / "three"), [b"four"] * 6)
+    assert done == ["file", "file", "file", "name", "directory"], "no sync is left with more than a piece to do"
+    done.clear()
+    storage.write_new(str(tmp_path / "four"), [b"four"] * 6, durable=False)
+    assert done == ["name"]
