@@ -27,8 +27,8 @@ from resize_job import AFTER_SECONDS, BEFORE_SECONDS, Job, Log, frozen, inflate
 ROW_BYTES = 128 + 4 * 8  # 16 floats, their slots, key and index
 BASE = (1, 0.6, 1, 0.6)
 ROUND = [
-    ("worker added", (2, 0.6, 1, 0.6)), ("worker removed", BASE), ("PS 1→2", (1, 0.6, 2, 0.4)),
-    ("PS 2→3", (1, 0.6, 3, 0.3)), ("PS 3→1", BASE), ("cores in place", (1, 0.5, 1, 0.5)), ("cores back", BASE),
+    ("worker added", (2, 0.6, 1, 0.6)), ("worker removed", BASE), ("PS 1→2", (1, 0.6, 2, 0.6)),
+    ("PS 2→3", (1, 0.6, 3, 0.4)), ("PS 3→1", BASE), ("cores in place", (1, 0.5, 1, 0.5)), ("cores back", BASE),
 ]  # fmt: skip
 PAIR = (2, 0.6, 1, 0.6)
 GIB = 2**30

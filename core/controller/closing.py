@@ -17,7 +17,7 @@ from trimtab.core.controller.state import MOST_FAILED_ROUNDS, CopyRound, Draft, 
 from trimtab.core.domain.job import JobState
 from trimtab.core.ps.manifest import merge
 
-MOST_PATIENCE = 12  # times copy_seconds, while reports say that the copies are being written
+MOST_PATIENCE = 12  # times copy_seconds, while copies are being written, or a manifest
 
 
 def drive_copies(draft: Draft) -> None:
@@ -33,6 +33,20 @@ def drive_copies(draft: Draft) -> None:
         due = draft.now - state.copied_at >= state.settings.checkpoint_seconds
         if due and not state.committing and state.ledger.applied != state.manifest.applied():
             _begin_round(draft)
+
+
+def watch_commit(draft: Draft) -> None:
+    """End the job when a swap neither succeeds nor fails: nothing may change while it might still be stored.
+
+    It is never taken for failed. What is stored late belongs to a job that has ended, and a resume begins from it.
+    """
+    state = draft.state
+    if not state.committing or state.committing_since is None or draft.over:
+        return
+    waited = draft.now - state.committing_since
+    if waited > state.settings.copy_seconds * MOST_PATIENCE:
+        text = f"the job's state could not be stored within {waited:.0f} s: writing a manifest into"
+        end_job(draft, JobState.FAILED, f"{text} {state.settings.copies_directory} does not end; see to that store")
 
 
 def hear_copies(draft: Draft, said: PsSaid) -> None:
@@ -97,7 +111,10 @@ def _end_round(draft: Draft) -> None:
     if running is None or state.committing:
         return
     waiting = [process for process in state.ledger.known if process not in running.results]
-    writing = any(pod.process in waiting and pod.report is not None and pod.report.loading for pod in state.servers())
+    writing = any(
+        pod.process in waiting and pod.report is not None and (pod.report.loading or pod.report.writing)
+        for pod in state.servers()
+    )
     patience = state.settings.copy_seconds * (MOST_PATIENCE if writing else 1)  # a slow disk is not a silent server
     late = draft.now - running.began_at > patience
     if waiting and not late:

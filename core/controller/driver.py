@@ -145,9 +145,7 @@ class Driver:
         self._shown: Phase | None = None
         self._message = "starting"
         self._message_until = math.inf
-        self._storing = Storing(
-            ports.store, ports.copies, ports.snapshots, state.document.manifest.path, self._stored
-        )
+        self._storing = Storing(ports.store, ports.copies, ports.snapshots, state.document.manifest.path, self._stored)
 
     def run(self) -> State:
         """Drive the job to its end and return the last state; every pod has ended when this returns or raises.
@@ -179,6 +177,7 @@ class Driver:
     def _close(self, server: Server | None) -> None:
         """End every pod, then all that this process has opened; each step is taken, whatever the others raise."""
         with ExitStack() as steps:  # the last one in is the first to go
+            steps.callback(self._storing.close, self._ports.clock)
             if server is not None:
                 steps.callback(server.close)
             steps.callback(self._pool.shutdown, wait=True, cancel_futures=True)
@@ -262,6 +261,7 @@ class Driver:
             self._ports.events.append(action.kind, action.text, **action.data)
         elif isinstance(action, Consider):
             self._feed(self._consider(action))
+            self._next_tick = self._ports.clock.now()  # what was decided is carried out at once
         elif isinstance(action, FinishJob):
             self._finish(action)
 

@@ -46,6 +46,8 @@ def hear_ps(draft: Draft, said: PsSaid) -> None:
         return
     if pod.report is not None and report.sequence <= pod.report.sequence:
         return
+    if report.load_error and (pod.report is None or pod.report.load_error != report.load_error):
+        draft.note("load_failed", f"{pod.name}: {report.load_error}; trying again", pod=pod.name)
     pod = replace(
         pod, process=report.process, heard_at=draft.now, report=report,
         cpu_seconds=max(pod.cpu_seconds, report.cpu_seconds), rss_bytes=report.rss_bytes,
@@ -112,14 +114,14 @@ def _lost(state: State, up: Mapping[int, Pod], places: list[int]) -> dict[int, i
 
 def commit(draft: Draft, action: CommitDocument) -> None:
     """Send one swap on its way; the next waits for its result."""
-    draft.state = replace(draft.state, committing=True)
+    draft.state = replace(draft.state, committing=True, committing_since=draft.now)
     draft.act(action)
 
 
 def committed(draft: Draft, result: CommitResult) -> None:
     """Take in how a swap ended."""
     coming = draft.state.coming
-    draft.state = state = replace(draft.state, committing=False, coming=())
+    draft.state = state = replace(draft.state, committing=False, committing_since=None, coming=())
     if result.document is None:
         if result.stale:
             end_job(draft, JobState.FAILED, "another controller has taken this job over")

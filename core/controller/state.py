@@ -224,7 +224,8 @@ class State:
     """All of it. `document` and `manifest` are as committed.
 
     Attributes:
-        committing: a swap is on its way. slots, pods: places by (role, index); pods that should run, by name.
+        committing: a swap is on its way; committing_since: since when.
+        slots, pods: places by (role, index); pods that should run, by name.
         sequence: highest sent to any PS. next_id: of the next grant or copy round.
         failed_commits, commit_at: swaps in a row that could not be stored; the next routing waits until then.
         round: the running round of copies. copied_at: when the last one ended. failed_rounds: in a row, while closing.
@@ -256,6 +257,7 @@ class State:
     phase: Phase = Phase.STARTING
     pods: Mapping[str, Pod] = field(default_factory=dict)
     committing: bool = False
+    committing_since: float | None = None
     failed_commits: int = 0
     commit_at: float = 0.0
     sequence: int = 0

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from trimtab.core.controller.actions import Action
 from trimtab.core.controller.changing import decided, drive_plan, plan_committed
-from trimtab.core.controller.closing import closed, drive_copies, hear_copies, superseded_by, turn
+from trimtab.core.controller.closing import closed, drive_copies, hear_copies, superseded_by, turn, watch_commit
 from trimtab.core.controller.evaluating import drive_evaluation, scores_ready
 from trimtab.core.controller.inputs import (
     CommitResult,
@@ -95,6 +95,7 @@ def _reconcile(draft: Draft, tick: bool) -> None:
         return
     watch_silence(draft)
     watch_service(draft)
+    watch_commit(draft)
     if draft.over:
         return
     drive_plan(draft)

@@ -7,6 +7,7 @@ lock: it sees the old document or the new one, whole.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from typing import Protocol
 
 from trimtab.core.controller.document import Document, check_swap, decode_document, encode_document
 from trimtab.core.errors import JobFailed, StaleState
+
+log = logging.getLogger(__name__)
 
 _TRIES = 50
 
@@ -84,12 +87,13 @@ class FileStore:
                 file.write(encode_document(stored))
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(self._path)
-            directory = os.open(self._path.parent, os.O_RDONLY)
             try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+                beside.replace(self._path)
+                _sync_directory(self._path.parent)
+            except OSError as error:  # "not stored" must be true: whoever believed it would meet its own document
+                if self.read() != stored:
+                    raise
+                log.warning("%s is stored, but may not survive a power loss: %s", self._path, error)
             return stored
 
     @contextmanager
@@ -100,6 +104,14 @@ class FileStore:
             yield
         finally:
             os.close(handle)
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def take_term(store: StateStore, fresh: Document) -> Document:

@@ -3,7 +3,7 @@
 The state document lies on this machine and is swapped at once. Copies and manifests may lie behind a URL, and a store
 at a distance may take its time or hang; the loop that calls parameter servers must not wait for it, or they would take
 their controller for dead. So such writes have a thread of their own, one at a time: the state says that a swap is on
-its way, and the next one waits for its result.
+its way, and the next one waits for its result. At an orderly end what is queued gets a few seconds more.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
+from trimtab.core.clock import Clock
 from trimtab.core.controller.actions import CommitDocument, RemoveSuperseded
 from trimtab.core.controller.inputs import CommitResult
 from trimtab.core.controller.store import StateStore
@@ -24,6 +25,8 @@ from trimtab.core.ps.manifest import remove_superseded, write_manifest
 from trimtab.core.ps.snapshots import remove_of_others
 
 log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 5.0
 
 
 class Storing:
@@ -68,6 +71,27 @@ class Storing:
         self._do(delete)
         if action.alive:
             remove_of_others(self._snapshots, action.alive)
+            self._remove_parts(action.alive)
+
+    def close(self, clock: Clock) -> None:
+        """Wait for what is queued, but not long: a store that hangs must not keep the job from ending."""
+        if self._apart is not None:
+            done = threading.Event()
+            self._apart.put(done.set)
+            with suppress(KeyboardInterrupt):  # what stays only costs room
+                if clock.wait(done, CLOSE_SECONDS):
+                    return
+            log.warning("%s: not everything that was superseded could be deleted in time", self._copies)
+
+    def _remove_parts(self, alive: Iterable[str]) -> None:
+        """Delete what dead servers left half written, where a file system knows no files without a name."""
+        if not storage.is_local(self._copies):
+            return
+        stems = tuple(f"copies-{process[:12]}-" for process in alive)
+        with suppress(OSError):
+            for name in storage.list_names(self._copies):
+                if name.startswith("copies-") and name.endswith(".part") and not name.startswith(stems):
+                    storage.remove(storage.join(self._copies, name))
 
     def _do(self, work: Callable[[], None]) -> None:
         if storage.is_local(self._copies):

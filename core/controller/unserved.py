@@ -18,7 +18,10 @@ MOST_LOADING = 20  # times unserved_seconds, an hour: the largest tables load wi
 
 
 def watch_service(draft: Draft) -> None:
-    """Keep since when something is served by nobody and nobody loads; do something about it when that was too long."""
+    """Keep since when something is served by nobody and nobody loads; do something about it when that was too long.
+
+    A server that only writes copies loads nothing: one that is gone for good is not waited for meanwhile.
+    """
     state = draft.state
     if draft.over:
         return
@@ -31,6 +34,8 @@ def watch_service(draft: Draft) -> None:
     if since is not None and draft.now - since > MOST_LOADING * state.settings.unserved_seconds:
         names = ", ".join(_name(state, place) for place in _missing(state))
         text = f"what was lost could not be loaded within {draft.now - since:.0f} s by {names}: see to its storage"
+        said = {pod.report.load_error for pod in state.servers() if pod.report is not None} - {""}
+        text += "".join(f"; {one}" for one in sorted(said))
         end_job(draft, JobState.FAILED, text)
         return
     if unserved is None:

@@ -18,6 +18,8 @@ from trimtab.core.errors import BadInput
 BUILT_IN_MODELS = ("dlrm", "wide_deep", "deepfm", "xdeepfm", "dcn")
 _LARGEST = 2**63 - 1  # the widest whole number that every format and array can hold
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
+# fsspec and its chains ("simplecache::ftp://...") take a user and a password before the host.
+_PASSWORD = re.compile(r"(://[^/?#@:]*):[^/?#]+@")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -51,7 +53,7 @@ class JobSpec:
     """One training job, as asked for.
 
     Attributes:
-        Paths may be given as os.PathLike and are kept as strings.
+        Paths may be given as os.PathLike and are kept as strings. A URL may not hold a password: they are written down.
         data: path, glob, directory or URL (anything fsspec opens) of the rows.
         columns: path of a YAML or JSON file that names the columns' roles; None: detected and shown.
         model: a built-in's name, or MODULE:FUNCTION returning a compiled functional Keras model.
@@ -209,4 +211,7 @@ def _path(name: str, value: object, remedy: str, shown: object = None) -> str:
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise BadInput(name, value if shown is None else shown, remedy)
+    if _PASSWORD.search(text):  # it would stand in files, events and the history, and so would this message
+        remedy = "a URL with a password would be written down in many places; give credentials by the library's own "
+        raise BadInput(name, _PASSWORD.sub(r"\1:***@", text), remedy + "configuration")
     return text

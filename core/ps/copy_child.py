@@ -29,7 +29,7 @@ _LOOKS_PER_MEASURE = 10
 _NICE = 5
 _MOST_ANSWER = 64 << 20
 _LONGEST_REST_SECONDS = 1.0
-_PROGRESS = b"."  # before an answer, which never begins so
+_PROGRESS, _LAST = b".", b"!"  # before an answer, which never begins so
 _given: int | None = None  # the child's line to its parent
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork: a child must not wait for a loader's lock
 
@@ -39,7 +39,7 @@ class ChildFailed(TrimtabError):
 
 
 class ChildTooLarge(ChildFailed):
-    """So much changed in its parent meanwhile that the old pages have no room."""
+    """So much changed in its parent meanwhile that the old pages have no room: measured, or the kernel's verdict."""
 
 
 class CopyChild:
@@ -55,6 +55,7 @@ class CopyChild:
         given_up: threading.Event,
         most_bytes: float = math.inf,
         silence_seconds: float = math.inf,
+        last_seconds: float = math.inf,
     ) -> bytes:
         """What the child's work returned; no process and no descriptor of it is left when this returns or raises.
 
@@ -62,11 +63,12 @@ class CopyChild:
             clock: measures the deadline.
             deadline_seconds: of the child's whole life.
             given_up: nobody wants the answer any more.
-            silence_seconds: without a sign of progress (`progressed`).
+            silence_seconds: without a sign of progress (`progressed`). last_seconds: the same once only a last step is
+                left that shows none (`lasting`).
             most_bytes: memory that it may have for itself: old pages of what its parent has changed since the fork.
 
         Raises:
-            ChildTooLarge: it needs more memory.
+            ChildTooLarge: it needs more memory, or was killed, as the kernel does for memory.
             ChildFailed: it failed, ended without an answer, took too long, or was given up.
         """
         waiting = select.poll()  # `select` takes no descriptor beyond 1023, and a server has thousands of workers
@@ -82,7 +84,11 @@ class CopyChild:
                     break
                 if found is not None:
                     heard = clock.now()
-                    held = (held + found).lstrip(_PROGRESS)
+                    held += found
+                    answer = held.lstrip(_PROGRESS + _LAST)
+                    if _LAST in held[: len(held) - len(answer)]:
+                        silence_seconds = last_seconds
+                    held = answer
                 if len(held) > _MOST_ANSWER:
                     why = f"answered with more than {_MOST_ANSWER} bytes"
                 elif given_up.is_set():
@@ -107,6 +113,8 @@ class CopyChild:
         if why:
             raise ChildFailed(f"the child that writes copies {why}")
         code = os.waitstatus_to_exitcode(status)
+        if code == -signal.SIGKILL:  # not ours: the kernel wanted its memory, and would take the next one's, too
+            raise ChildTooLarge(f"the child that writes copies was killed (exit code {code})")
         if code != 0:
             text = held.decode(errors="replace") or f"ended with exit code {code}"
             raise ChildFailed(f"copies could not be written: {text}")
@@ -158,6 +166,12 @@ def progressed() -> None:
     """Tell the parent, in the child, that something got done; nowhere else does it mean anything."""
     if _given is not None:
         os.write(_given, _PROGRESS)
+
+
+def lasting() -> None:
+    """Tell the parent, in the child, that only one step is left, which may take long and shows no progress."""
+    if _given is not None:
+        os.write(_given, _LAST)
 
 
 def rest(clock: Clock, seconds: float) -> None:

@@ -24,16 +24,17 @@ from trimtab.core.domain.model_spec import VSHARDS, ModelSpec
 from trimtab.core.domain.plan import SNAPSHOT_SHARE
 from trimtab.core.errors import TrimtabError
 from trimtab.core.ps.copies import VshardCopy, write_copies
-from trimtab.core.ps.copy_child import ChildFailed, ChildTooLarge, fork_child, progressed, rest
+from trimtab.core.ps.copy_child import ChildFailed, ChildTooLarge, fork_child, lasting, progressed, rest
 from trimtab.core.ps.holdings import Holdings
 from trimtab.core.ps.snapshots import data_path, prune, write_index
-from trimtab.core.ps.storage import join, prepare
+from trimtab.core.ps.storage import is_local, join, prepare
 from trimtab.core.wire.encode import from_json, to_json
 from trimtab.core.wire.messages import CopiesWritten, CopyOrder
 
 log = logging.getLogger(__name__)
 
 COPY_SILENCE_SECONDS = 120.0  # of a checkpoint's child without a vshard written: its disk hangs, or it does
+UPLOAD_SECONDS = 3600.0  # when all is given to a store at a distance: some send everything only now
 COST_FACTOR = 20.0  # a snapshot that took a second is the last one for so many
 MOST_REST = 1.0  # of the time that a vshard took to write, while training goes on
 
@@ -119,7 +120,7 @@ class Copying:
 
     def last(self) -> None:
         """Write a snapshot here and now, in this thread: the server is about to leave, and takes no pushes any more."""
-        if not self._rule.directory or not self._exchange.served:
+        if not self._rule.directory or not self._holdings.held:
             return
         self._ended.set()
         with self._lock:  # from here on the other thread prunes nothing
@@ -158,7 +159,7 @@ class Copying:
     def _due(self) -> bool:
         rule, pushed = self._rule, self._exchange.counters.bytes - self._bytes
         waited = self._clock.now() - self._last_end
-        if not rule.directory or not pushed or not self._exchange.served:
+        if not rule.directory or not pushed or not self._holdings.held:
             return False
         if waited < COST_FACTOR * self.snapshot_seconds:
             return False
@@ -221,7 +222,8 @@ class Copying:
             with self._exchange.lock:
                 pushed, self.forked = self._exchange.counters.bytes, True
                 child = fork_child(lambda: work(_CHILD_RESTING if training else _CHILD))
-            return child.wait(self._clock, deadline_seconds, given_up, room, COPY_SILENCE_SECONDS), pushed
+            answer = child.wait(self._clock, deadline_seconds, given_up, room, COPY_SILENCE_SECONDS, UPLOAD_SECONDS)
+            return answer, pushed
         except (ChildTooLarge, OSError) as error:
             log.info("copies are written vshard by vshard: %s", error)
         finally:
@@ -229,28 +231,35 @@ class Copying:
         return work(_PIECES), self._exchange.counters.bytes
 
     def _write(self, path: str, order_id: int, way: _Way) -> CopiesWritten:
-        return write_copies(path, self._each_vshard(way), self._model.tables, order_id)
+        def each() -> Iterator[VshardCopy]:
+            yield from self._each_vshard(way)
+            if not is_local(path):
+                lasting()
+
+        return write_copies(path, each(), self._model.tables, order_id)
 
     def _write_snapshot(self, number: int, way: _Way) -> bytes:
         directory = self._rule.directory
         Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
         path = str(data_path(directory, self._process, number))
-        written = write_copies(path, self._each_vshard(way), self._model.tables, number, durable=False)
+        # Also what is being handed over: its rows and sets are true, and nobody else may have them yet.
+        copies = self._each_vshard(way, held=True)
+        written = write_copies(path, copies, self._model.tables, number, durable=False)
         write_index(directory, self._job_id, self._model.fingerprint, self._process, number, written)
         return b"written"
 
-    def _each_vshard(self, way: _Way) -> Iterator[VshardCopy]:
-        """Each served vshard; where others may change it meanwhile, with the lock held for that one."""
+    def _each_vshard(self, way: _Way, *, held: bool = False) -> Iterator[VshardCopy]:
+        """Each served (or `held`) vshard; where others may change it meanwhile, with the lock held for that one."""
         guard = self._exchange.lock if way.locks else nullcontext()
         for vshard in range(VSHARDS):
             began = self._clock.now()
             with guard:
-                if not self._exchange.served >> vshard & 1:
+                if not (self._holdings.held if held else self._exchange.served) >> vshard & 1:
                     continue
-                held = self._exchange.sets.of(vshard)
+                sets = self._exchange.sets.of(vshard)
                 content = self._exchange.table.extract(vshard)
                 since = self._holdings.since[vshard]
-            yield VshardCopy(vshard, since, held.applied, held.skipped, content)
+            yield VshardCopy(vshard, since, sets.applied, sets.skipped, content)
             progressed()
             if way.rests:
                 rest(self._clock, MOST_REST * (self._clock.now() - began))

@@ -70,9 +70,9 @@ class Incoming:
         for vshard, origin in tuple(self._aside.items()):
             by_origin.setdefault((origin.process, origin.since), []).append(vshard)
         return tuple(
-            Staged(to_bitmap(vshards), process, since, self._refreshed[process, since])
+            Staged(to_bitmap(vshards), process, since, rows)
             for (process, since), vshards in by_origin.items()
-            if (process, since) in self._refreshed
+            if (rows := self._refreshed.get((process, since))) is not None  # the order thread may take it away
         )
 
     # ---- beforehand
@@ -94,7 +94,7 @@ class Incoming:
         return False
 
     def keep_only(self, orders: tuple[PrepareOrder, ...]) -> None:
-        """Throw away what no order asks for any more, a few vshards at a time."""
+        """Throw away what no order asks for any more, a few vshards at a time, and lines to nobody that is named."""
         wanted = {vshard: order.origin for order in orders for vshard in from_bitmap(order.vshards)}
         gone = [vshard for vshard, origin in self._aside.items() if wanted.get(vshard) != origin]
         for vshard in gone:
@@ -102,10 +102,13 @@ class Incoming:
                 with self._exchange.lock:
                     self._forget(vshard)
                 self._exchange.give_way()
+        named = {order.origin.process for order in orders} | {origin.process for origin in self._aside.values()}
+        for process in self._connections.keys() - named:
+            self._connections.pop(process).close()
 
     def holds_any(self) -> bool:
-        """Whether anything is kept aside."""
-        return bool(self._aside)
+        """Whether anything is kept aside, or a line is open."""
+        return bool(self._aside or self._connections)
 
     def discard(self, vshard: int) -> None:
         """Nothing of `vshard` shall be here any more; the lock is held."""

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 STOPPED, ORPHANED, UNUSABLE = 0, 3, 4
 _TICK_SECONDS = 0.1
+SWITCH_SECONDS = 0.001  # a thread with a push or a hand-over waits no longer for one that writes a report
 _M_ARENA_MAX = -8
 MOVE_TIMEOUT_SECONDS = 20.0  # without a byte from another parameter server
 ALONE_SECONDS = 1.0  # a controller that lives calls several times a second
@@ -48,6 +49,7 @@ def main(argv: list[str]) -> int:
         log.error("cannot start: %s", error)
         return UNUSABLE
     few_heaps()
+    sys.setswitchinterval(SWITCH_SECONDS)
     return serve(config, model, secret, SystemClock())
 
 

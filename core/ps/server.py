@@ -9,6 +9,7 @@ the one last held, so late and doubled orders change nothing. Preparing a move i
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ import psutil
 
 from trimtab.core.clock import Clock
 from trimtab.core.domain.model_spec import VSHARDS, ModelSpec
-from trimtab.core.errors import Refused, TrimtabError, WireError
+from trimtab.core.errors import CorruptCopy, Refused, TrimtabError, WireError
 from trimtab.core.ps import held
 from trimtab.core.ps.copying import Copying, SnapshotRule
 from trimtab.core.ps.exchange import Exchange
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 
 GIVE_WAY_SECONDS = 0.001
 WATCH_SECONDS = 30.0  # nobody asked for changes for so long: the move was given up
+LOAD_AGAIN_SECONDS = 1.0  # after a store that did not answer
+UNREACHABLE_SECONDS = 20.0  # an origin that answers nothing for so long while it is asked: the move can't be made
 
 _Order = ServeOrder | DropOrder
 
@@ -94,7 +97,10 @@ class ParameterServer:
         self._to_prepare: list[PrepareOrder] = []
         self._tidy = self._compact = False
         self._missing: dict[int, tuple[int, Origin | None]] = {}
-        self._error = self._move_error = ""
+        self._load_again_at = -math.inf
+        self._failing_since: dict[Origin, float] = {}
+        self._move_errors: dict[Origin, str] = {}
+        self._error = self._load_error = ""
         self._full = False
         self._me = psutil.Process()
         threading.Thread(target=self._work_off, name="orders", daemon=True).start()
@@ -129,8 +135,11 @@ class ParameterServer:
                 self._prepare, self._to_prepare = request.prepare, list(request.prepare)
                 self._tidy = not request.prepare and self._incoming.holds_any()
                 self._compact = self.exchange.table.wants_compaction and not self._copying.forked
-                if not request.prepare:
-                    self._move_error = ""
+                origins = {prepare.origin for prepare in request.prepare}
+                for gone in self._move_errors.keys() - origins:
+                    del self._move_errors[gone]
+                for gone in self._failing_since.keys() - origins:
+                    del self._failing_since[gone]
                 self._arrived.notify()
             if request.stop:
                 self.stopping.set()
@@ -162,6 +171,8 @@ class ParameterServer:
     # ---- taking orders
 
     def _accept_serve(self, order: ServeOrder) -> None:
+        if order.origin is None and self._clock.now() < self._load_again_at:
+            return  # it comes again
         since, wanted = self._holdings.since, self._holdings.wanted
         fresh = [
             v for v in from_bitmap(order.vshards)
@@ -241,21 +252,40 @@ class ParameterServer:
         self.exchange.give_way()
 
     def _prepare_piece(self, order: PrepareOrder, wanted: tuple[PrepareOrder, ...]) -> None:
-        """A little of what may wait; a failure is told and tried again with the next call."""
-        more = False
+        """A little of what may wait; a failure is tried again with the next call, and told if it stays."""
+        more, failed, full = False, "", False
         try:
             self._incoming.keep_only(wanted)
             more = self._incoming.prepare(order)
-            self._move_error = ""
-        except TableFull as error:
-            self._move_error = str(error)
-        except (OSError, WireError) as error:
+        except (OSError, WireError, TableFull) as error:
             log.info("vshards could not be prepared: %s", error)
+            failed, full = str(error) or type(error).__name__, isinstance(error, TableFull)
+        now = self._clock.now()
         with self._orders_lock:
+            if not failed:
+                self._failing_since.pop(order.origin, None)
+                self._move_errors.pop(order.origin, None)
+            elif order in self._prepare:  # else nobody asks for it any more
+                since = self._failing_since.setdefault(order.origin, now)
+                if full or now - since >= UNREACHABLE_SECONDS:
+                    self._move_errors[order.origin] = failed
             if not more and order in self._to_prepare:
                 self._to_prepare.remove(order)
 
     def _load(self, order: ServeOrder) -> None:
+        """As `_load_copies`; a store that does not answer now may do so when the order comes again."""
+        try:
+            self._load_copies(order)
+            self._load_error = ""
+        except CorruptCopy as error:
+            if not isinstance(error.__cause__, OSError) or isinstance(error.__cause__, FileNotFoundError):
+                raise
+            log.warning("copies could not be loaded, to be tried again: %s", error)
+            self._load_error = str(error)
+            self._load_again_at = self._clock.now() + LOAD_AGAIN_SECONDS
+            self._not_done(order, 0, lost=False)
+
+    def _load_copies(self, order: ServeOrder) -> None:
         """Replace each vshard of the order by the freshest copy that can be read, then serve it."""
         sources = self._loading.sources(order.manifest, [v for v in from_bitmap(order.vshards) if self._open(v, order)])
         for copy in self._loading.copies(sources):
@@ -323,7 +353,7 @@ class ParameterServer:
     def _report(self, sequence: int) -> PsReport:
         copying = self._copying
         # Before the look at what is served: "done" must never describe less than done.
-        loading = self._pending > 0 or copying.writing
+        loading, writing = self._pending > 0, copying.writing
         served = held.served_of(self.exchange, self._holdings.since, (1 << VSHARDS) - 1)
         with self.exchange.lock:
             self._read_traffic()
@@ -340,7 +370,8 @@ class ParameterServer:
             self.process, self.address, sequence, served, loading, copying.written, rows, table_bytes,
             pushes, duplicates, slow, times.user + times.system, self._me.memory_info().rss, failure or self._error,
             bool(failure) or self._full, self._incoming.staged(),
-            to_bitmap(tuple(self._missing)) if self._missing else "", self._move_error,
+            to_bitmap(tuple(self._missing)) if self._missing else "",
+            next(iter(tuple(self._move_errors.values())), ""), writing=writing, load_error=self._load_error,
             snapshots=copying.snapshots, snapshot_seconds=copying.snapshot_seconds,
             snapshot_error=copying.snapshot_error, freeze_seconds=self._incoming.freeze_seconds,
             refused=self.refusals(), table_rows=table_rows, vshard_rows=vshard_rows,

@@ -131,6 +131,8 @@ class Feed:
                 unsent.losses.append(loss)
                 if self._last_step is not None:
                     unsent.max_gap = max(unsent.max_gap, now - self._last_step)
+                else:  # the first batch: until the controller hears of it, others lend their cores to this worker
+                    self._wake.set()
                 self._last_step = now
             if scores is not None:
                 unsent.scores.append(scores)

@@ -63,6 +63,7 @@ class Worker:
     ) -> None:
         self._step, self._planner, self._reader = step, planner, reader
         self._client, self._feed = client, feed
+        self._trained = False
 
     def run(self) -> None:
         """Work until told to stop. Raises JobFailed when no repetition would help."""
@@ -120,6 +121,9 @@ class Worker:
         phases = {"compute": computed - started, "read": read - computed, "exchange": exchanged - read}
         loss = BatchLoss(work.batch.number, result.loss if finite else None, work.batch.rows)
         self._feed.done(work.task, loss, phases=phases)
+        if not self._trained:
+            self._trained = True
+            log.info("first batch done: %s", ", ".join(f"{name} {seconds:.3f} s" for name, seconds in phases.items()))
         return following
 
     def _evaluate(self, task: Task) -> None:
@@ -157,6 +161,7 @@ def main(argv: list[str]) -> int:
 def work(config: WorkerConfig, secret: bytes, spec: JobSpec, model: ModelSpec, clock: Clock) -> int:
     """Run one worker from its configuration."""
     process = new_process_id()
+    log.info("%s begins", config.pod)
     clients: list[PsClient] = []
     feed = Feed(config, process, secret, lambda routing: clients[0].update(routing), clock)
     # Set from another thread: the handler may run inside a wait on this very event.

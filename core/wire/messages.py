@@ -217,14 +217,15 @@ class PsReport:
         process: this process's random id; address: where its data plane listens.
         sequence: of the request that this answers.
         served: all that is served, by tenure and set.
-        loading: orders to serve that are still being carried out.
+        loading: orders to serve that are still being carried out. writing: so is an order to write copies.
+        load_error: why rows could not be read for the time being, "" once they could; the order may be given again.
         copies: result of the latest copy order, kept until the next one.
         rows, table_bytes: what the table holds (rows and index in use).
         pushes, duplicates: applied and dropped pushes (per message).
         slow_pushes: pushes that needed keys again or were only partly for this process.
         full: the error is that the table has no room.
         staged: what is kept aside. missing: ordered vshards (bitmap) whose named origin does not hold them.
-        move_error: why what should be prepared can't be (no room), "" otherwise.
+        move_error: why what should be prepared can't be (no room, an origin out of reach), "" otherwise.
         cpu_seconds, rss_bytes: of the process, since its start and now.
         table_rows: rows of each table of the model. vshard_rows: of each vshard (512), () for not told.
         vshard_traffic: bytes of pushes per second to each vshard, lately, () for not told.
@@ -260,6 +261,8 @@ class PsReport:
     snapshot_seconds: float = 0.0
     snapshot_error: str = ""
     freeze_seconds: float = 0.0
+    writing: bool = False
+    load_error: str = ""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from trimtab.core.controller.events import EventLog
 from trimtab.core.controller.progress import Progress
 from trimtab.core.controller.state import Settings, first_state
 from trimtab.core.controller.store import FileStore, StateStore, take_term
+from trimtab.core.controller.storing import Storing
 from trimtab.core.domain.job import JobSpec, JobState
 from trimtab.core.domain.plan import Plan
 from trimtab.core.domain.records import Decision
@@ -298,6 +299,15 @@ def test_an_end_whose_storing_was_interrupted_is_stored_all_the_same(tmp_path: P
     assert state.document.state is JobState.FINISHED
     assert state.manifest.complete(20)
     assert bench.store.read() == state.document
+
+
+def test_what_is_stored_apart_gets_its_time_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pods: list[object] = []
+    bench = Bench(tmp_path, settings(batches=20))
+    driver = bench.driver()
+    monkeypatch.setattr(Storing, "close", lambda self, clock: pods.append(bench.cluster.observe()))
+    driver.run()
+    assert pods == [()], "once, after the pods have ended"
 
 
 def test_whatever_fails_at_the_end_everything_is_closed(tmp_path: Path) -> None:

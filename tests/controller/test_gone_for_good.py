@@ -13,7 +13,8 @@ from test_plan_changes import BATCHES, CAP, as_planned, training, until, world_o
 
 from trimtab.core.cluster.base import PodSpec
 from trimtab.core.cluster.fake import Outcome
-from trimtab.core.controller.inputs import PsSaid
+from trimtab.core.controller.actions import Action, Note
+from trimtab.core.controller.inputs import Input, PsSaid
 from trimtab.core.controller.state import Phase, State, first_state
 from trimtab.core.controller.store import take_term
 from trimtab.core.domain.intervals import IntervalSet
@@ -283,3 +284,40 @@ def test_what_the_dead_said_means_nothing_to_a_successor() -> None:
         world.feed(PsSaid(server.pod, PsReport(server.process, "unix:x", 10**9, served)))
     assert not world.state.ledger.served
     assert finished_whole(world)
+
+
+def test_a_server_gone_for_good_is_not_waited_for_while_another_writes_copies(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    world = world_of(3, 1, unserved_seconds=40.0, start_seconds=1e6)
+    until(world, training)
+    until(world, lambda world: all(pod.worked for pod in world.state.servers()))
+    plain = Server.sync
+
+    def writing(self: Server, world: World, request: PsSync) -> PsReport | None:
+        report = plain(self, world, request)
+        return replace(report, writing=True) if report is not None else None
+
+    monkeypatch.setattr(Server, "sync", writing)
+    pending(world, "ps-1-")
+    assert 40.0 <= rounds_until(world, lambda world: world.state.document.plan.ps.replicas == 2) < 42.0
+
+
+def test_why_nothing_can_be_loaded_is_told_once_and_at_the_end(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    world = world_of(1, 1, unserved_seconds=2.0)
+    told: list[Note] = []
+    feed = world.feed
+
+    def listening(*inputs: Input) -> list[Action]:
+        actions = feed(*inputs)
+        told.extend(action for action in actions if isinstance(action, Note) and action.kind == "load_failed")
+        return actions
+
+    def trying(self: Server, world: World, request: PsSync) -> PsReport | None:
+        report = PsReport(self.process, f"unix:{self.process}", request.sequence, (), loading=request.sequence % 3 > 0)
+        return replace(report, load_error="503 Service Unavailable")
+
+    monkeypatch.setattr(world, "feed", listening)
+    monkeypatch.setattr(Server, "sync", trying)
+    while world.ended is None:
+        world.round()
+    assert "see to its storage; 503 Service Unavailable" in world.ended.reason
+    assert [note.text for note in told] == ["ps-0-t1-g1: 503 Service Unavailable; trying again"]

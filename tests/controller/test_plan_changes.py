@@ -270,3 +270,19 @@ def test_workers_lend_cores_to_a_server_that_loads_what_was_lost():
     assert all(sum(one.values()) <= 3.0 + 1e-9 for one in seen)
     assert max(one.get("ps-1-t1-g2", 0.0) for one in lent) > 1.5
     assert seen[-1] == {"ps-0-t1-g1": 0.5, "ps-1-t1-g2": 0.5, "worker-0-t1-g1": 1.0, "worker-1-t1-g1": 1.0}
+
+
+def test_working_workers_lend_cores_to_one_that_gets_ready():
+    """Its start is a fixed amount of work; until its first batch it has more, and all together have the same."""
+    world = world_of(ps=1, workers=1)
+    until(world, training)
+    until(world, as_planned)
+    small = Plan(replace(plan_of(1, 2).ps, cpu=0.5), replace(plan_of(1, 2).worker, cpu=0.6))
+    world.wish(small)
+    seen = []
+    for _ in range(40):
+        world.round()
+        seen.append({status.name: status.cpu for status in world.cluster.observe() if not status.ended})
+    lent = [one for one in seen if one.get("worker-1-t1-g1", 0.0) > 0.6]
+    assert lent and 0.98 < lent[0]["worker-1-t1-g1"] <= 1.0 and 0.2 <= lent[0]["worker-0-t1-g1"] < 0.22
+    assert seen[-1] == {"ps-0-t1-g1": 0.5, "worker-0-t1-g1": 0.6, "worker-1-t1-g1": 0.6}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -97,3 +99,33 @@ def test_a_newer_format_is_refused_by_its_number() -> None:
         decode_document(json.dumps(data | {"term": "one"}).encode())
     with pytest.raises(WireError):
         decode_document(b"not json")
+
+
+def test_a_directory_that_cannot_be_synced_does_not_make_stored_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told that it was not, the controller would swap again, and take its own document for another's."""
+    store, sync = FileStore(tmp_path / "state.json"), os.fsync
+
+    def failing(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(5, "Input/output error")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    stored = store.compare_and_swap(FRESH, 0)
+    assert store.read() == stored
+    assert store.compare_and_swap(replace(stored, reason="next"), stored.version).version == 2
+
+
+def test_a_document_that_was_not_put_in_place_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileStore(tmp_path / "state.json")
+    stored = store.compare_and_swap(FRESH, 0)
+
+    def failing(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", failing)
+    with pytest.raises(OSError, match="No space left"):
+        store.compare_and_swap(replace(stored, reason="next"), stored.version)
+    assert store.read() == stored

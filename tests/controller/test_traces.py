@@ -16,7 +16,7 @@ The numbers are those of the model check: each trace once broke an earlier versi
     11  a stale controller's swap                      test_store.py
     12  what was told to a predecessor arrives         here; tests/ps/test_traces.py (test_server.py)
     13  a zombie's copy, or an older one, comes in     here, twice (tests/ps/test_copies_and_manifest.py)
-    14  a source older than the committed copy         tests/ps/test_state_machines.py
+    14  a source older than the committed copy         tests/ps/test_snapshots.py (tests/ps/test_state_machines.py)
 
 All of them together, in any order: test_chaos.py, test_state_machines.py.
 """

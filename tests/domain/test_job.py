@@ -125,3 +125,22 @@ def test_a_plan_change_shows_time_plan_and_reason():
     assert PlanChange(1.23456, plan, "cold default").as_dict() == {
         "time": 1.235, "plan": plan.as_dict(), "reason": "cold default"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("field", ["data", "checkpoint_dir", "init_from", "validation"])
+@pytest.mark.parametrize(
+    "url", ["ftp://me:hunter2@host/x", "simplecache::sftp://me:hunt@er2@host:22/x", "https://:hunter2@host"]
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(field, url):
+    with pytest.raises(BadInput) as caught:
+        JobSpec(**{"data": "rows.csv", field: url})
+    assert caught.value.field == f"--{field.replace('_', '-')}"
+    assert "credentials" in str(caught.value)
+    assert "hunt" not in f"{caught.value} {caught.value.value}" and "er2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://me@host/x", "s3://bucket/a:b@c", "hdfs://host:8020/user@home", "https://host/?at=1:2@3", "a:b@c"]
+)
+def test_a_url_without_a_password_is_taken(url):
+    assert JobSpec(url, checkpoint_dir=url).checkpoint_dir == url

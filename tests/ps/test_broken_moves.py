@@ -8,6 +8,7 @@ import pytest
 from test_moves import HALF, Node, Pusher, nodes, prepared  # noqa: F401 (nodes is a fixture)
 
 from trimtab.core.ps.initial import write_initial
+from trimtab.core.ps.server import UNREACHABLE_SECONDS
 from trimtab.core.ps.table import RowTable
 from trimtab.core.ps.watch import Watch
 from trimtab.core.wire.messages import DropOrder, PrepareOrder, ServeOrder, to_bitmap
@@ -157,3 +158,20 @@ def test_what_is_prepared_anew_counts_as_refreshed_only_when_it_was(model, nodes
         pause.wait(0.005)
     assert second.rows(HALF) == first.rows(HALF), "it is all there"
     assert report.staged == ()
+
+
+def test_an_origin_that_stays_out_of_reach_is_told(nodes):  # noqa: F811
+    first, second = nodes
+    first.data.close()
+    incoming, tried = second.server._incoming, []
+    dial = incoming._dial
+    incoming._dial = lambda *given: tried.append(given) or dial(*given)
+    order = PrepareOrder(to_bitmap(HALF), first.origin())
+    for _ in range(2):
+        tried.clear()
+        second.until(lambda report: len(tried) > 3, prepare=[order])
+        assert second.sync(prepare=[order]).move_error == "", "for a moment that may happen"
+        second.server._clock.advance(UNREACHABLE_SECONDS / 2 - 1)
+    second.server._clock.advance(2)
+    second.until(lambda report: report.move_error != "", prepare=[order])
+    second.until(lambda report: report.move_error == "")

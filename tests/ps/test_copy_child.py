@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from trimtab.core.clock import ManualClock, SystemClock
-from trimtab.core.ps.copy_child import ChildFailed, fork_child, progressed
+from trimtab.core.ps.copy_child import ChildFailed, ChildTooLarge, fork_child, lasting, progressed
 
 NEVER = threading.Event()
 
@@ -42,10 +42,11 @@ def test_a_failure_comes_back_as_its_reason():
     assert gone(child.pid)
 
 
-def test_a_killed_child_is_no_answer():
+def test_a_killed_child_is_no_answer_and_was_too_large():
+    """So the kernel ends a child whose memory it wants."""
     child = fork_child(hang)
     os.kill(child.pid, signal.SIGKILL)
-    with pytest.raises(ChildFailed, match="-9"):
+    with pytest.raises(ChildTooLarge, match="-9"):
         child.wait(SystemClock(), 60, NEVER)
 
 
@@ -75,10 +76,27 @@ def test_progress_is_heard_and_its_absence_is_the_end():
     assert gone(child.pid)
 
 
+def test_a_last_step_that_shows_no_progress_has_a_time_of_its_own():
+    def uploads_for_ever():
+        progressed()
+        lasting()
+        return hang()
+
+    clock = ManualClock()
+    child = fork_child(uploads_for_ever)
+    timers = [threading.Timer(0.3 + 0.2 * n, clock.advance, [100]) for n in range(4)]
+    for timer in timers:
+        timer.start()
+    with pytest.raises(ChildFailed, match="no progress for 350 s"):
+        child.wait(clock, 3600, NEVER, silence_seconds=50, last_seconds=350)
+    assert gone(child.pid)
+
+
 def test_signs_of_progress_are_no_part_of_the_answer():
-    child = fork_child(lambda: [progressed() for _ in range(1000)] and b"{answer...}")
-    assert child.wait(SystemClock(), 60, NEVER) == b"{answer...}"
+    child = fork_child(lambda: b"{answer...!}" if [progressed() for _ in range(1000)] + [lasting()] else b"")
+    assert child.wait(SystemClock(), 60, NEVER) == b"{answer...!}"
     progressed()  # means nothing here
+    lasting()
 
 
 def test_a_child_that_nobody_wants_is_ended():

@@ -305,3 +305,17 @@ def test_headers_know_moves():
     assert RequestHeader.unpack(header.pack()) == header
     assert ReplyHeader.unpack(ReplyHeader(frames.NONE, frames.OK, 9).pack()).body_bytes == 9
     assert from_bitmap(to_bitmap(HALF)) == list(HALF)
+
+
+def test_lines_to_servers_that_nothing_is_to_come_from_are_closed(model, nodes):
+    first, second = nodes
+    lines = second.server._incoming._connections
+    order = PrepareOrder(to_bitmap(HALF), first.origin())
+    second.until(lambda report: prepared(report) == int(order.vshards, 16), prepare=[order])
+    (line,) = lines.values()
+    serve = ServeOrder(order.vshards, 2, first.manifest, first.origin())
+    second.until(lambda report: second.served(2) == int(serve.vshards, 16), serve)
+    second.until(lambda report: not lines)
+    with pytest.raises(OSError, match=r"closed|descriptor"):
+        line.send(RequestHeader(frames.MOVE, 4, body_bytes=2), [b"{}"])
+    second.until(lambda report: report.staged == ())

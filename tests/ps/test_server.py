@@ -9,10 +9,11 @@ import pytest
 from trimtab.core.clock import ManualClock
 from trimtab.core.domain.intervals import EMPTY, IntervalSet
 from trimtab.core.errors import Refused
+from trimtab.core.ps import storage
 from trimtab.core.ps.copies import read_copy
 from trimtab.core.ps.initial import write_initial
 from trimtab.core.ps.manifest import merge, read_manifest, write_manifest
-from trimtab.core.ps.server import ParameterServer
+from trimtab.core.ps.server import LOAD_AGAIN_SECONDS, ParameterServer
 from trimtab.core.ps.table import RowTable
 from trimtab.core.wire.messages import CopyOrder, PsSync, Routing, ServeOrder, to_bitmap
 
@@ -43,7 +44,7 @@ def settled(server, *serve, **more):
     pause = threading.Event()
     for _ in range(6000):  # a minute: only a fault takes that long
         report = order(server, *serve, **more)
-        if not report.loading:
+        if not (report.loading or report.writing):
             return report
         pause.wait(0.01)
     pytest.fail("orders were not carried out")
@@ -161,6 +162,44 @@ def test_a_damaged_copy_is_an_error_that_is_reported(server, manifest, model):
     report = settled(server, serve(manifest, 1))
     assert "cannot be read" in report.error or "checksum" in report.error
     assert len(report.served) <= 1
+
+
+@pytest.mark.parametrize("what", ["read_bytes", "read_range"])
+def test_a_store_that_does_not_answer_for_a_while_is_asked_again(server, manifest, clock, monkeypatch, what):
+    asked = []
+
+    def refusing(*given):
+        asked.append(given)
+        raise OSError(5, "503 Service Unavailable")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, what, refusing)
+        report = settled(server, serve(manifest, 1))
+        assert (report.error, report.served) == ("", ())
+        assert "503" in report.load_error
+        before = len(asked)
+        assert not order(server, serve(manifest, 1)).loading and len(asked) == before, "not at once"
+        clock.advance(LOAD_AGAIN_SECONDS)
+        settled(server, serve(manifest, 1))
+        assert len(asked) > before
+    clock.advance(LOAD_AGAIN_SECONDS)
+    report = settled(server, serve(manifest, 1))
+    assert (report.error, report.load_error, int(report.served[0].vshards, 16)) == ("", "", EVERY)
+
+
+def test_a_file_that_is_gone_is_an_error_at_once(server, manifest):
+    Path(read_manifest(manifest).entries[0].file).unlink()
+    assert "cannot be read" in settled(server, serve(manifest, 1)).error
+
+
+def test_writing_copies_is_not_loading(server, manifest, tmp_path):
+    settled(server, serve(manifest, 1))
+    extract = server.exchange.table.extract
+    server.exchange.table.extract = lambda vshard: threading.Event().wait(600)
+    report = order(server, copy=CopyOrder(1, str(tmp_path)))
+    assert (report.loading, report.writing) == (False, True)
+    server.exchange.table.extract = extract
+    assert settled(server, copy=CopyOrder(2, str(tmp_path))).copies.error == ""
 
 
 def test_a_manifest_of_another_job_is_not_loaded(server, model, tmp_path):

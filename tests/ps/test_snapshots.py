@@ -1,6 +1,7 @@
 """Snapshots: when they are due, what they hold, which copy a vshard is loaded from, and what is pruned."""
 
 import os
+import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from trimtab.core.ps.loading import Loading
 from trimtab.core.ps.manifest import merge, read_manifest
 from trimtab.core.ps.snapshots import read_indexes, remove_of_others, sources_of, write_index
 from trimtab.core.ps.table import RowTable
-from trimtab.core.wire.messages import CopyOrder, Routing
+from trimtab.core.wire.messages import CopiesWritten, CopyOrder, Routing
 
 EVERY = (1 << VSHARDS) - 1
 ME, OTHER = "a" * 32, "b" * 32
@@ -186,6 +187,78 @@ def test_pages_without_room_are_written_vshard_by_vshard(held, model, rule, monk
     assert locked == [True] * VSHARDS
     (index,) = read_indexes(rule.directory, "job", model.fingerprint)
     assert len(index.entries) == VSHARDS
+
+
+def test_a_child_that_the_kernel_killed_is_not_tried_again(held, model, rule, tmp_path):
+    extract, here = held.exchange.table.extract, os.getpid()
+
+    def killed_in_a_child(vshard):
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return extract(vshard)
+
+    held.exchange.table.extract = killed_in_a_child
+    copying = copying_of(held, model, rule, ManualClock())
+    copying.order(CopyOrder(1, str(tmp_path)))
+    copying.turn()
+    assert (copying.written.error, len(copying.written.entries)) == ("", VSHARDS)
+
+
+def test_an_upload_that_begins_at_the_end_is_not_taken_for_a_hanging_disk(held, model, rule, tmp_path, monkeypatch):
+    from trimtab.core.ps import copying as module
+
+    clock, pause = ManualClock(), threading.Event()
+    given, go = tmp_path / "given", tmp_path / "go"
+
+    def until(path):
+        for _ in range(6000):
+            if path.exists():
+                return
+            pause.wait(0.01)
+
+    def write(path, copies, tables, order_id):
+        given.write_text(str(len(list(copies))))
+        until(go)
+        return CopiesWritten(order_id)
+
+    def look():
+        until(given)
+        pause.wait(0.2)
+        clock.advance(10 * module.COPY_SILENCE_SECONDS)
+        pause.wait(0.2)
+        go.touch()
+
+    monkeypatch.setattr(module, "write_copies", write)
+    monkeypatch.setattr(module, "prepare", lambda directory: None)
+    copying = copying_of(held, model, rule, clock)
+    copying.order(CopyOrder(1, "far://away"))
+    looking = threading.Thread(target=look)
+    looking.start()
+    copying.turn()
+    looking.join()
+    assert (copying.written, given.read_text()) == (CopiesWritten(1), str(VSHARDS))
+
+
+def test_a_snapshot_holds_what_is_being_handed_over_and_a_checkpoint_does_not(held, model, rule, tmp_path):
+    clock = ManualClock()
+    copying = copying_of(held, model, rule, clock)
+    for ended in (range(10), range(VSHARDS)):
+        held.end_tenure(ended, 4)
+        push(held, 1000)
+        snapshots_taken(copying, clock, 30)
+        (index,) = read_indexes(rule.directory, "job", model.fingerprint)
+        assert [(entry.vshard, entry.since) for entry in index.entries] == [(v, 4) for v in range(VSHARDS)]
+        copying.order(CopyOrder(len(ended), str(tmp_path)))
+        copying.turn()
+        assert [entry.vshard for entry in copying.written.entries] == list(range(len(ended), VSHARDS))
+    before = copying.snapshots
+    copying.last()
+    (index,) = read_indexes(rule.directory, "job", model.fingerprint)
+    assert len(index.entries) == VSHARDS and copying.snapshots == before
+    for vshard in range(VSHARDS):
+        held.empty(vshard)
+    push(held, 1000)
+    assert snapshots_taken(copying, clock, 30) == [before], "nothing is held any more"
 
 
 def test_without_a_process_they_are_written_vshard_by_vshard(held, model, rule, monkeypatch):
