@@ -1,7 +1,8 @@
 """What a job waits when it is resized, saved or hit: tables of 200 MB and 2 GB of rows and slots, real processes.
 
 A job trains on the sample while its plan is changed on a script: a worker comes and goes, parameter servers (PSs) go
-1→2→3→1, cores change in place; then snapshots are written; then PSs and workers are killed (kill -9). Per event: the
+1→2→3→1, cores change in place; in a second job snapshots are written and then the PS is killed (kill -9) each time
+within a second of one; in a third one worker of two is killed. Per event: the
 median over its repeats of the longest time between two steps of any worker that runs before and after it, from the
 decision until a second after it is in full force; beside it the same over undisturbed seconds just before.
 `planned_gap_*` is the worst planned event's median less the undisturbed one. `freeze_seconds` is the median over all
@@ -24,13 +25,14 @@ import psutil
 from figures import Figure, options, report
 from resize_job import AFTER_SECONDS, BEFORE_SECONDS, Job, Log, frozen, inflate
 
-ROW_BYTES = 128 + 4 * 8  # 16 floats, their slots, key and index
+ROW_BYTES = 128  # 16 floats and their slots; keys and index come on top
 BASE = (1, 0.6, 1, 0.6)
 ROUND = [
     ("worker added", (2, 0.6, 1, 0.6)), ("worker removed", BASE), ("PS 1→2", (1, 0.6, 2, 0.6)),
     ("PS 2→3", (1, 0.6, 3, 0.4)), ("PS 3→1", BASE), ("cores in place", (1, 0.5, 1, 0.5)), ("cores back", BASE),
 ]  # fmt: skip
 PAIR = (2, 0.6, 1, 0.6)
+ALONE = (1, 0.8, 1, 1.0)  # snapshots and crashes of the PS
 GIB = 2**30
 
 Gaps = dict[str, list[tuple[float, float | None]]]  # event → longest gap near it, and in undisturbed seconds before
@@ -80,67 +82,75 @@ def cold_worker(sample: str, folder: Path, memory: int, rounds: int) -> list[flo
 
 
 class Faults:
-    """Waits for snapshots, then kills the PS, then a worker, each so many times; a script of its own for a `Job`."""
+    """Waits for so many snapshots, then kills a pod so many times; a script of its own for a `Job`."""
 
-    def __init__(self, job_dir: Path, rounds: int) -> None:
-        self.kills: list[tuple[str, float]] = []
-        self._job_dir, self._rounds = job_dir, rounds
+    def __init__(self, job_dir: Path, kind: str, snapshots: int, kills: int) -> None:
+        """`kind` of pod: ps | worker."""
+        self.killed: list[float] = []
+        self._mark = f"{job_dir}/pods/{kind}-"
+        self._kind, self._snapshots, self._kills = kind, snapshots, kills
         self._quiet_since = time.monotonic()
-        self._snapshots = 0
+        self._seen = 0
 
     def __call__(self, log: Log, now: Any) -> bool:
         """See whether it is time for the next one; true when all is done."""
         at = time.monotonic()
-        seen = sum(len(times) for times in log.snapshots.values())
-        calm = at - self._quiet_since > BEFORE_SECONDS + AFTER_SECONDS
-        if seen < self._rounds or not calm:
+        taken = [one for times in log.snapshots.values() for one in times]
+        if len(taken) < self._snapshots or at - self._quiet_since < BEFORE_SECONDS + AFTER_SECONDS:
             return False
-        if len(self.kills) >= 2 * self._rounds:
+        if len(self.killed) >= self._kills:
             return True
-        fresh = seen > self._snapshots and at - max(times[-1][0] for times in log.snapshots.values() if times) > 1.0
-        kind = "ps" if len(self.kills) < self._rounds else "worker"
-        trains = len(log.pods(at - 1.0, at)) == 2
-        if (fresh or kind == "worker") and trains and (pids := self._pids(kind)):
-            self._quiet_since, self._snapshots = at, seen
-            self.kills.append((kind, time.monotonic()))
+        fresh = self._kind == "worker" or (len(taken) > self._seen and at - max(seen for seen, _ in taken) < 1.0)
+        trains = len(log.pods(at - 1.0, at)) == (1 if self._kind == "ps" else 2)
+        if fresh and trains and (pids := self._pids()):
+            self._quiet_since, self._seen = at, len(taken)
+            self.killed.append(time.monotonic())
             os.kill(pids[-1], 9)
         return False
 
-    def _pids(self, kind: str) -> list[int]:
-        mark = f"{self._job_dir}/pods/{kind}-"
+    def _pids(self) -> list[int]:
         found = []
-        for one in psutil.Process().children(recursive=True):
+        for one in psutil.Process().children():  # a child that writes a snapshot is not ours
             with suppress(psutil.Error):
-                words = one.cmdline()
-                parent = one.parent()
-                forked = parent is not None and parent.pid != os.getpid()  # a child that writes a snapshot
-                if any(word.startswith(mark) for word in words) and not forked:
+                if any(word.startswith(self._mark) for word in one.cmdline()):
                     found.append((one.create_time(), one.pid))
         return [pid for _, pid in sorted(found)]
 
 
-def faults(sample: str, folder: Path, source: str | None, memory: int, rounds: int, every: float) -> Gaps:
-    """Gaps around snapshots, kills of the PS and of a worker."""
-    act = Faults(folder / "faults", rounds)
-    job = Job(sample, folder / "faults", source, [PAIR], memory, snapshot_seconds=every, act=act)
+def crashes(sample: str, folder: Path, source: str, memory: int, rounds: int, kills: int, every: float) -> Gaps:
+    """Gaps around snapshots, and around kills of the PS right after one."""
+    act = Faults(folder / "crashes", "ps", rounds, kills)
+    job = Job(sample, folder / "crashes", source, [ALONE], memory, snapshot_seconds=every, act=act)
     outcome = job.run()
     log = job.log
-    if len(act.kills) < 2 * rounds:
-        raise SystemExit(f"only {len(act.kills)} kills were made: {outcome['error']}")
+    if len(act.killed) < kills:
+        raise SystemExit(f"only {len(act.killed)} kills were made: {outcome['error']}")
     gaps: Gaps = {}
-    taken = sorted(one for times in log.snapshots.values() for one in times)
-    first_kill = act.kills[0][1]
-    for seen, took in taken:
+    first_kill = act.killed[0] if act.killed else float("inf")
+    for seen, took in sorted(one for times in log.snapshots.values() for one in times):
         began = seen - took - 0.3
-        if seen + 0.5 < first_kill:
-            calm = log.longest(began - BEFORE_SECONDS, began)
+        calm = log.longest(began - BEFORE_SECONDS, began)
+        if seen + 0.5 < first_kill and calm is not None:
             gaps.setdefault("snapshot", []).append((log.longest(began, seen + 0.5) or 0.0, calm))
-    for kind, at in act.kills:
-        before = log.pods(at - BEFORE_SECONDS, at)
-        stay = before & log.pods(at + 0.5, at + 6.0)
-        name = "kill -9 of the PS" if kind == "ps" else "kill -9 of a worker"
+    for at in act.killed:
         calm = log.longest(at - BEFORE_SECONDS, at)
-        gaps.setdefault(name, []).append((log.longest(at, at + 6.0, stay) or 0.0, calm))
+        gaps.setdefault("kill -9 of the PS", []).append((log.longest(at, at + 6.0) or 0.0, calm))
+    return gaps
+
+
+def losses(sample: str, folder: Path, source: str, memory: int, kills: int) -> Gaps:
+    """Gaps of the worker that stays when the other one is killed."""
+    act = Faults(folder / "losses", "worker", 0, kills)
+    job = Job(sample, folder / "losses", source, [PAIR], memory, act=act)
+    outcome = job.run()
+    if len(act.killed) < kills:
+        raise SystemExit(f"only {len(act.killed)} kills were made: {outcome['error']}")
+    gaps: Gaps = {}
+    for at in act.killed:
+        before = job.log.pods(at - BEFORE_SECONDS, at)
+        stay = before & job.log.pods(at + 0.6, at + AFTER_SECONDS)
+        calm = job.log.longest(at - BEFORE_SECONDS, at, stay)
+        gaps.setdefault("kill -9 of a worker", []).append((job.log.longest(at, at + AFTER_SECONDS, stay) or 0.0, calm))
     return gaps
 
 
@@ -186,7 +196,8 @@ def main() -> None:
             source = inflate(seedling, folder / "source", int(size / ROW_BYTES))
             memory = int(16 * GIB if size < 1e9 else 36 * GIB)  # a plan's, of which the processes use a part
             gaps, freezes, steps = planned(sample, folder, source, memory, rounds)
-            gaps |= faults(sample, folder, source, memory, rounds, every)
+            gaps |= crashes(sample, folder, source, memory, rounds, rounds if size < 1e9 else min(rounds, 3), every)
+            gaps |= losses(sample, folder, source, memory, rounds)
             found[title], frozen_all, first_steps = gaps, frozen_all + freezes, first_steps + steps
             lines += [row(title, name, pairs) for name, pairs in gaps.items()]
             _remove(folder)

@@ -53,7 +53,7 @@ def inflate(source: str, target: Path, rows: int, seed: int = 0) -> str:
     """A checkpoint like `source` with `rows` embedding rows in all: the missing ones get random keys. Its path."""
     from trimtab.core.domain.intervals import EMPTY
     from trimtab.core.domain.model_spec import EMBEDDING, VSHARDS, ModelSpec
-    from trimtab.core.ps.copies import VshardCopy, read_copy, write_copies
+    from trimtab.core.ps.copies import VshardCopy, read_copies, read_copy, write_copies
     from trimtab.core.ps.hashing import vshards
     from trimtab.core.ps.layout import newborn_rows
     from trimtab.core.ps.manifest import Manifest, read_manifest, write_manifest
@@ -64,10 +64,11 @@ def inflate(source: str, target: Path, rows: int, seed: int = 0) -> str:
     described = Path(source).parent.parent / "model.json"
     model = read_json(ModelSpec, described)
     tables = [number for number, table in enumerate(model.tables) if table.kind == EMBEDDING]
+    rows -= sum(len(copy.content.keys[n]) for copy in read_copies(manifest.entries, model.tables) for n in tables)
     rng = np.random.default_rng(seed)
     keys: dict[int, list[np.ndarray]] = {}
     for number in tables:
-        drawn = np.unique(rng.integers(1 << 61, 1 << 62, rows // len(tables)))
+        drawn = np.unique(rng.integers(1 << 61, 1 << 62, max(0, rows) // len(tables)))
         order = np.argsort(place := vshards(model.tables[number].name, drawn), kind="stable")
         bounds = np.searchsorted(place[order], np.arange(VSHARDS + 1))
         keys[number] = [np.sort(drawn[order[lo:hi]]) for lo, hi in pairwise(bounds.tolist())]
@@ -155,7 +156,7 @@ class Job:
             config = ps_config(launcher, pod)
             if seconds is None:
                 return replace(config, snapshots="")
-            return replace(config, snapshot_seconds=seconds, snapshot_bytes=1 << 60)
+            return replace(config, snapshot_seconds=seconds, snapshot_bytes=1 << 60, snapshot_share=0.7)
 
         class Listening(stub):  # type: ignore[misc, valid-type]
             def sync(self, request: Any, timeout_seconds: float) -> Any:

@@ -2,7 +2,7 @@
 
 Both are written by a forked child (`copy_child`), so training waits for the fork only, whatever the table's size. One
 thread sees to both: an order goes before a snapshot, and a newer order ends whatever is being written. A snapshot is
-due after some time or some bytes of pushes, but never so often that writing takes more than a twentieth of the time.
+due after some time or some bytes of pushes, but never so often that writing takes more than a fifth of the time.
 
 Pages that change while a child writes are there twice. Where they would not fit into the memory that the plan sets
 aside for it, or no process can be made, the same is written vshard by vshard under the lock: every vshard at an instant
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 
 COPY_SILENCE_SECONDS = 120.0  # of a checkpoint's child without a vshard written: its disk hangs, or it does
 UPLOAD_SECONDS = 3600.0  # when all is given to a store at a distance: some send everything only now
-COST_FACTOR = 20.0  # a snapshot that took a second is the last one for so many
 MOST_REST = 1.0  # of the time that a vshard took to write, while training goes on
 
 
@@ -46,13 +45,14 @@ class SnapshotRule:
     Attributes:
         directory: on this node; "" for none.
         seconds, bytes: one is due after so long, or so many bytes of pushes.
-        deadline_seconds: of its child.
+        deadline_seconds: of its child. share: of the time, that writing takes at most.
     """
 
     directory: str = ""
     seconds: float = 20.0
     bytes: int = 64 << 20
     deadline_seconds: float = 120.0
+    share: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Copying:
         waited = self._clock.now() - self._last_end
         if not rule.directory or not pushed or not self._holdings.held:
             return False
-        if waited < COST_FACTOR * self.snapshot_seconds:
+        if waited < (1 / rule.share - 1) * self.snapshot_seconds:
             return False
         return waited >= rule.seconds or pushed >= rule.bytes
 

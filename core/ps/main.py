@@ -69,7 +69,8 @@ def serve(config: PsConfig, model: ModelSpec, secret: bytes, clock: Clock) -> in
         return DataConnection(address, secret, config.job_id, process, MOVE_TIMEOUT_SECONDS, expected=peer)
 
     rule = SnapshotRule(
-        config.snapshots, config.snapshot_seconds, config.snapshot_bytes, config.snapshot_deadline_seconds
+        config.snapshots, config.snapshot_seconds, config.snapshot_bytes, config.snapshot_deadline_seconds,
+        config.snapshot_share,
     )
     server = ParameterServer(config.job_id, process, config.term, model, table, config.batches, clock, dial, rule)
     # Set from another thread: the handler may run inside a wait on this very event.

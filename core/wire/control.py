@@ -37,7 +37,7 @@ _CHANNEL = [
     ("grpc.use_local_subchannel_pool", 1),  # a restarted peer on the same path must not meet a cached dead channel
     ("grpc.initial_reconnect_backoff_ms", 30),
     ("grpc.min_reconnect_backoff_ms", 30),
-    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 60),
     ("grpc.enable_http_proxy", 0),
 ]
 

@@ -418,6 +418,7 @@ class PsConfig:
         snapshots: directory of this node for snapshots, "" for none: read for fresh copies, written now and then.
         snapshot_seconds, snapshot_bytes: one is due after so long, or so many bytes of pushes, whichever comes first.
         snapshot_deadline_seconds: a child that takes longer is killed.
+        snapshot_share: of the time, that writing snapshots takes at most.
     """
 
     job_id: str
@@ -436,6 +437,7 @@ class PsConfig:
     snapshot_seconds: float = 20.0
     snapshot_bytes: int = 64 << 20
     snapshot_deadline_seconds: float = 120.0
+    snapshot_share: float = 0.2
     protocol: int = PROTOCOL
 
 

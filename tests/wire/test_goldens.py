@@ -56,7 +56,8 @@ def test_configs_have_their_keys():
     assert list(ps) == [
         "job_id", "pod", "term", "secret_file", "control_address", "data_address", "model", "seed", "batches",
         "memory_bytes", "orphan_grace_seconds", "controller_address", "snapshots",
-        "snapshot_seconds", "snapshot_bytes", "snapshot_deadline_seconds", "protocol",
+        "snapshot_seconds", "snapshot_bytes", "snapshot_deadline_seconds", "snapshot_share",
+        "protocol",
     ]  # fmt: skip
     worker = json.loads(to_json(WorkerConfig("job", "worker-0", 1, "s", "c", "spec", "m", "d", "", 1, 1.0)))
     assert list(worker) == [
