@@ -229,6 +229,9 @@ class Driver:
 
     def _answer(self, sync: WorkerSync) -> WorkerOrders:
         """A worker's call, in one of the server's threads."""
+        if sync.trouble and not self.state.waits_for_servers:  # a worker may see a lost server before the cluster does
+            self._next_tick = min(self._next_tick, self._ports.clock.now())
+            self._wake.set()
         try:
             answers = self._feed(WorkerSaid(sync))
         except Exception as error:

@@ -14,8 +14,10 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from trimtab.core.domain.intervals import IntervalSet
 from trimtab.core.domain.model_spec import TableSpec
@@ -57,8 +59,8 @@ def encode_copy(copy: VshardCopy, tables: tuple[TableSpec, ...]) -> bytes:
     return b"".join(parts)
 
 
-def decode_copy(data: bytes, tables: tuple[TableSpec, ...]) -> VshardCopy:
-    """The copy in `data`.
+def decode_copy(data: bytes | memoryview, tables: tuple[TableSpec, ...]) -> VshardCopy:
+    """The copy in `data`; where that can be written to, the rows are views of it.
 
     Raises:
         CorruptCopy: cut short, of another version, or of other tables.
@@ -82,9 +84,9 @@ def decode_copy(data: bytes, tables: tuple[TableSpec, ...]) -> VshardCopy:
             wanted = layout_of(table).width
             if width != wanted or dim != table.dim:
                 raise CorruptCopy(f"copy's table '{table.name}' has rows of {width} floats, not {wanted}")
-            keys.append(np.frombuffer(data, "<i8", count, at).astype(np.int64))
+            keys.append(_own(np.frombuffer(data, "<i8", count, at)))
             at += 8 * count
-            rows.append(np.frombuffer(data, "<f4", count * width, at).astype(np.float32).reshape(count, width))
+            rows.append(_own(np.frombuffer(data, "<f4", count * width, at)).reshape(count, width))
             at += 4 * count * width
     except (struct.error, ValueError) as error:
         raise CorruptCopy(f"copy is cut short or damaged: {error}") from error
@@ -93,12 +95,17 @@ def decode_copy(data: bytes, tables: tuple[TableSpec, ...]) -> VshardCopy:
     return VshardCopy(vshard, since, sets[0], sets[1], VshardRows(tuple(keys), tuple(rows)))
 
 
-def checksum(data: bytes) -> str:
+def _own(view: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """`view`, or a copy where kernels could not take it."""
+    return view if view.flags.writeable and view.flags.aligned else view.astype(view.dtype.newbyteorder("="))
+
+
+def checksum(data: bytes | memoryview) -> str:
     """BLAKE2b, 16 bytes, as hexadecimal."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def quick_checksum(data: bytes) -> str:
+def quick_checksum(data: bytes | memoryview) -> str:
     """CRC-32: four times as fast, and enough for a file that is read on its own node or not at all."""
     return f"{_QUICK}{zlib.crc32(data):08x}"
 
@@ -177,19 +184,20 @@ def _adjoins(run: list[CopyEntry], entry: CopyEntry) -> bool:
 
 def _run_of(run: list[CopyEntry], tables: tuple[TableSpec, ...]) -> Iterator[VshardCopy]:
     start, last = run[0].offset, run[-1]
-    data = memoryview(_read(run[0], start, last.offset + last.length - start))
+    data = _read(run[0], start, last.offset + last.length - start)
     for entry in run:
-        yield _copy_in(entry, bytes(data[entry.offset - start :][: entry.length]), tables)
+        yield _copy_in(entry, data[entry.offset - start :][: entry.length], tables)
 
 
-def _read(entry: CopyEntry, offset: int, length: int) -> bytes:
+def _read(entry: CopyEntry, offset: int, length: int) -> memoryview:
+    """These bytes, fewer where the file ends before; they can be written to."""
     try:
-        return storage.read_range(entry.file, offset, length)
+        return storage.read_into(entry.file, offset, length)
     except OSError as error:
         raise CorruptCopy(f"copy of vshard {entry.vshard} in {entry.file} cannot be read: {error}") from error
 
 
-def _copy_in(entry: CopyEntry, data: bytes, tables: tuple[TableSpec, ...]) -> VshardCopy:
+def _copy_in(entry: CopyEntry, data: memoryview, tables: tuple[TableSpec, ...]) -> VshardCopy:
     mark = quick_checksum if entry.checksum.startswith(_QUICK) else checksum
     if len(data) != entry.length or mark(data) != entry.checksum:
         raise CorruptCopy(f"copy of vshard {entry.vshard} in {entry.file}: length or checksum is wrong")

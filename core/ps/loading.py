@@ -42,8 +42,8 @@ class Loading:
             raise CorruptCopy(f"manifest {manifest_path} is of job {manifest.job_id} or of another model")
         return sources_of(vshards, manifest, read_indexes(self._snapshots, self._job_id, self._model.fingerprint))
 
-    def copies(self, sources: dict[int, list[Source]]) -> Iterator[VshardCopy]:
-        """The best whole copy of each vshard, as they are read.
+    def copies(self, sources: dict[int, list[Source]]) -> Iterator[list[VshardCopy]]:
+        """The best whole copy of each vshard, some at a time, as they are read.
 
         Raises:
             CorruptCopy: no copy of a vshard can be read whole.
@@ -53,9 +53,9 @@ class Loading:
             for piece in _pieces(sources):
                 running.append(pool.submit(self._read, piece))
                 if len(running) >= _AHEAD:
-                    yield from running.popleft().result()
+                    yield running.popleft().result()
             while running:
-                yield from running.popleft().result()
+                yield running.popleft().result()
 
     def _read(self, piece: list[list[Source]]) -> list[VshardCopy]:
         """The best copies together; if one of them is not whole, each by itself."""

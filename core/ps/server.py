@@ -288,14 +288,17 @@ class ParameterServer:
     def _load_copies(self, order: ServeOrder) -> None:
         """Replace each vshard of the order by the freshest copy that can be read, then serve it."""
         sources = self._loading.sources(order.manifest, [v for v in from_bitmap(order.vshards) if self._open(v, order)])
-        for copy in self._loading.copies(sources):
-            if not self._open(copy.vshard, order):
+        for read in self._loading.copies(sources):
+            copies = [copy for copy in read if self._open(copy.vshard, order)]
+            if not copies:
                 continue
             with self.exchange.lock:
-                self._incoming.discard(copy.vshard)
-                self.exchange.table.replace(copy.vshard, copy.content)
-                self.exchange.sets.put(1 << copy.vshard, copy.applied, copy.skipped)
-                self._holdings.serve(copy.vshard, order.since)
+                for copy in copies:
+                    self._incoming.discard(copy.vshard)
+                self.exchange.table.replace_all({copy.vshard: copy.content for copy in copies})
+                for copy in copies:
+                    self.exchange.sets.put(1 << copy.vshard, copy.applied, copy.skipped)
+                    self._holdings.serve(copy.vshard, order.since)
         log.info("serving %d vshards since %d", self.exchange.served.bit_count(), order.since)
 
     def _open(self, vshard: int, order: ServeOrder) -> bool:

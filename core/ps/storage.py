@@ -26,6 +26,7 @@ _LOCAL = re.compile(r"(file|local)://")
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _IN_PROC = Path("/proc/self/fd")
 _SYNC_BYTES = 64 << 20  # piece by piece: a sync of gigabytes at the end would look like a disk that hangs
+_MOST_AT_ONCE = 1 << 30  # bytes: the system reads less than 2 GiB with one call
 _MODE = 0o666  # less the umask, as for every file
 
 
@@ -126,6 +127,23 @@ def read_range(url: str, offset: int, length: int) -> bytes:
     with _as_os_error(url):
         found = bytes(system.cat_file(path, start=offset, end=offset + length))
     return found if len(found) <= length else found[offset : offset + length]  # a server that knows no ranges
+
+
+def read_into(url: str, offset: int, length: int) -> memoryview:
+    """As `read_range`, into memory of the caller's own: what is read can be written to (raises OSError)."""
+    found = memoryview(bytearray(length))
+    if not is_local(url):
+        data = read_range(url, offset, length)
+        found[: len(data)] = data
+        return found[: len(data)]
+    got = 0
+    with _path(url).open("rb", buffering=0) as source:
+        while got < length:
+            count = os.preadv(source.fileno(), [found[got : got + _MOST_AT_ONCE]], offset + got)
+            if count == 0:
+                break
+            got += count
+    return found[:got]
 
 
 def exists(url: str) -> bool:

@@ -7,7 +7,7 @@ first row changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -244,6 +244,21 @@ class RowTable:
         keys = np.concatenate(content.keys)
         counts = np.array([len(k) for k in content.keys], np.uint32)
         self.write(self.find(keys, counts), content.rows)
+
+    def replace_all(self, contents: Mapping[int, VshardRows]) -> None:
+        """As `replace`, for several vshards together: their rows pass through the kernels at once.
+
+        Raises:
+            TableFull: no room within the limit; all of them are then empty.
+        """
+        for vshard in contents:
+            self.drop(vshard)
+        parts = list(contents.values())
+        by_table = [np.concatenate([one.keys[number] for one in parts]) for number in range(len(self.tables))]
+        ends = np.cumsum([len(one) for one in by_table], dtype=np.int64)
+        keys = np.concatenate(by_table)
+        rows = [np.concatenate([one.rows[number] for one in parts]) for number in range(len(self.tables))]
+        self.write(Found(keys, ends, np.full(len(keys), -1, np.int64), len(keys)), rows)
 
     def write(self, found: Found, rows: Sequence[Floats]) -> Found:
         """Overwrite whole rows ([n, width] of each table), giving absent ones a place.

@@ -164,7 +164,7 @@ def test_a_damaged_copy_is_an_error_that_is_reported(server, manifest, model):
     assert len(report.served) <= 1
 
 
-@pytest.mark.parametrize("what", ["read_bytes", "read_range"])
+@pytest.mark.parametrize("what", ["read_bytes", "read_into"])
 def test_a_store_that_does_not_answer_for_a_while_is_asked_again(server, manifest, clock, monkeypatch, what):
     asked = []
 
@@ -210,10 +210,10 @@ def test_a_manifest_of_another_job_is_not_loaded(server, model, tmp_path):
 
 
 def test_an_order_that_fails_unexpectedly_is_reported_and_the_next_one_is_done(server, manifest):
-    replace = server.exchange.table.replace
-    server.exchange.table.replace = lambda vshard, content: (_ for _ in ()).throw(MemoryError("no memory"))
+    replace = server.exchange.table.replace_all
+    server.exchange.table.replace_all = lambda contents: (_ for _ in ()).throw(MemoryError("no memory"))
     assert "MemoryError" in settled(server, serve(manifest, 1)).error
-    server.exchange.table.replace = replace
+    server.exchange.table.replace_all = replace
     assert int(settled(server, serve(manifest, 2)).served[0].vshards, 16) == EVERY
 
 

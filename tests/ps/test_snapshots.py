@@ -382,7 +382,8 @@ def test_a_damaged_snapshot_costs_its_freshness_only(model, tmp_path, manifest):
         file.truncate(data.stat().st_size // 2)
     ref = write_manifest(str(tmp_path / "checkpoint"), manifest)
     loading = Loading("job", model, str(tmp_path / "s"))
-    copies = {one.vshard: one for one in loading.copies(loading.sources(ref.path, list(range(VSHARDS))))}
+    pieces = loading.copies(loading.sources(ref.path, list(range(VSHARDS))))
+    copies = {one.vshard: one for piece in pieces for one in piece}
     assert sorted(copies) == list(range(VSHARDS))
     assert copies[0].applied == MORE, "what lies before the damage is whole"
     assert copies[511].applied == SEEN
