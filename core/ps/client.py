@@ -25,9 +25,10 @@ from trimtab.core.ps import held
 from trimtab.core.ps.gradient_log import LOG_BYTES, GradientLog
 from trimtab.core.ps.lines import Lines
 from trimtab.core.ps.routing_view import ALL_VSHARDS, RoutingView, covers_of
+from trimtab.core.ps.rows import Floats, Int64s
 from trimtab.core.ps.sheet import FlatPush, Push, Sheet, sections_of
 from trimtab.core.wire import frames
-from trimtab.core.wire.frames import RequestHeader
+from trimtab.core.wire.frames import Counts, RequestHeader
 from trimtab.core.wire.messages import Routing
 from trimtab.core.wire.sockets import Buffer, DataConnection
 
@@ -203,17 +204,25 @@ class PsClient:
 
     def _send_part(self, view: RoutingView, server: int, flat: FlatPush, cover: int) -> int:
         """Push the rows in `cover` to one server; returns what it has now (a bitmap)."""
+        connection = self._begin_part(view, server, flat.push, cover, flat.part(cover))
+        return self._end_part(connection, view, server, cover)
+
+    def _begin_part(
+        self, view: RoutingView, server: int, push: Push, cover: int, part: tuple[Counts, list[Int64s], list[Floats]]
+    ) -> DataConnection | None:
+        """Send a part of a push; the line on which its answer comes, None where it did not get out."""
         connection = self._lines.to(view, server)
         if connection is None:
-            return 0
-        push = flat.push
-        counts, keys, gradients = flat.part(cover)
+            return None
+        counts, keys, gradients = part
         flags = frames.PUSH | (frames.SKIPPED if push.skipped else frames.KEYS)
         header = RequestHeader(flags, len(self.tables), push.number, 0, 0, push.rate, 0, cover, 0)
         parts: list[tuple[Sequence[Buffer], bool]] = [([counts], True), (keys, True), (gradients, False)]
-        if not self._lines.send(connection, view, server, header, parts):
-            return 0
-        reply = self._lines.receive(connection, view, server)
+        return connection if self._lines.send(connection, view, server, header, parts) else None
+
+    def _end_part(self, connection: DataConnection | None, view: RoutingView, server: int, cover: int) -> int:
+        """What the server says that it has of a part (a bitmap)."""
+        reply = self._lines.receive(connection, view, server) if connection is not None else None
         return cover & ~reply.push_refused if reply is not None and reply.push_status == frames.OK else 0
 
     def _pull_again(self, pull: Sheet) -> None:
@@ -288,17 +297,19 @@ class PsClient:
     def _send_lacking(self, view: RoutingView, server: int, told: held.Told) -> bool:
         """Send what is logged and lacking, oldest first; false when not all of it arrived."""
         common = told.common()
-        sent = 0
+        sent, under_way, line = 0, 0, None
         for number in self.log.numbers():
             lacking = told.lacking(number) if number not in common else 0
             push = self.log.get(number) if lacking else None
             if push is None:
                 continue
-            if self._stopping.is_set():
+            part = FlatPush(push, self.tables, self.sections).part(lacking)  # while the server is at the one before
+            if self._end_part(line, view, server, under_way) != under_way or self._stopping.is_set():
                 return False
-            if self._send_part(view, server, FlatPush(push, self.tables, self.sections), lacking) != lacking:
-                return False
+            line, under_way = self._begin_part(view, server, push, lacking, part), lacking
             sent += 1
+        if self._end_part(line, view, server, under_way) != under_way:
+            return False
         if sent:
             self.sent_again += sent
             log.info("sent %d batches again to parameter server %s", sent, view.routing.processes[server][:12])

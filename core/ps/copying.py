@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 COPY_SILENCE_SECONDS = 120.0  # of a checkpoint's child without a vshard written: its disk hangs, or it does
 UPLOAD_SECONDS = 3600.0  # when all is given to a store at a distance: some send everything only now
-MOST_REST = 1.0  # of the time that a vshard took to write, while training goes on
+MOST_REST = 0.5  # of the time that a vshard took to write, while training goes on
 
 
 @dataclass(frozen=True)
