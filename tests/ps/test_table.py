@@ -91,6 +91,23 @@ def test_growth_keeps_every_row():
     assert sorted(found.places.tolist()) == list(range(len(keys)))
 
 
+def test_several_vshards_are_replaced_together_as_one_by_one():
+    source, one, other = (RowTable(TABLES, 7, ROOM) for _ in range(3))
+    keys = list(range(4000))
+    source.update(source.bear(source.find(*batch(keys, keys[:2000], keys[:500]))), np.ones(24_500, np.float32), 0.5)
+    for table in (one, other):  # left-overs of the same vshards and of others
+        table.bear(table.find(*batch(keys[::7], keys[5::11], [9_999])))
+    contents = {vshard: source.extract(vshard) for vshard in range(0, 512, 3)}
+    for vshard, content in contents.items():
+        one.replace(vshard, content)
+    other.replace_all(contents)
+    assert one.row_count == other.row_count and (one.table_rows == other.table_rows).all()
+    for vshard in range(512):
+        mine, same = one.extract(vshard), other.extract(vshard)
+        for number in range(3):
+            assert (mine.keys[number] == same.keys[number]).all() and (mine.rows[number] == same.rows[number]).all()
+
+
 def test_a_vshard_goes_to_another_table_and_replaces_what_was_there():
     optimizer = OptimizerSpec("adagrad")
     tables = tuple(TableSpec(t.name, t.dim, t.kind, 0, t.initializer, optimizer) for t in TABLES)
