@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-SETTLE_SECONDS, WINDOW_SECONDS = 0.5, 2.5
+SETTLE_SECONDS, WINDOW_SECONDS = 0.5, 1.8
 BEFORE_SECONDS, AFTER_SECONDS = 2.0, 1.0
 
 

@@ -188,7 +188,7 @@ def ps(context: click.Context) -> None:
     _help_when_alone(context)
 
 
-@ps.command()
+@ps.command(short_help="Show rows, bytes and traffic, and the hottest vshards.")
 @click.argument("job", metavar="JOB")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as one JSON object on stdout.")
 def stats(job: str, as_json: bool) -> int:
@@ -252,7 +252,8 @@ def _give_up(state: str, message: str, as_json: bool, code: int, outcome: dict[s
         say(json.dumps(outcome, allow_nan=False))
     elif as_json:
         _print_failure(state, _one_line(message))
-    record = f"; its record is in {outcome['job_dir']}" if outcome is not None and outcome.get("job_dir") else ""
+    job_dir = outcome.get("job_dir") if outcome is not None else None
+    record = f"; its record is in {job_dir}, and `trimtab resume {job_dir}` goes on" if job_dir else ""
     say(f"trimtab: {_one_line(message)}{record}", err=True)
     return code
 

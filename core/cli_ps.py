@@ -31,12 +31,13 @@ def stats(name: str, *, as_json: bool) -> int:
     Raises:
         BadInput: no such job, or it has no figures of its servers. CorruptCopy: its file can't be read as such.
     """
-    from trimtab.core.controller.lost import silent
+    from trimtab.core.controller.lost import OWNER, silent
     from trimtab.core.controller.places import find_job
 
     job_dir = find_job(name).path
     found = read(job_dir)
-    live = found["state"] == _RUNNING and not silent(job_dir)
+    # Nobody is named there any more once a lost job's record was closed, and the file goes on saying "running".
+    live = found["state"] == _RUNNING and (job_dir / OWNER).exists() and not silent(job_dir)
     if as_json:
         say(json.dumps({**found, "live": live}, allow_nan=False))
         return 0
@@ -61,7 +62,7 @@ def read(job_dir: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        remedy = f"{job_dir} has no {FILE}: the job has not begun to train, or an older version ran it"
+        remedy = f"has no {FILE}: it has not begun to train (look again when it does), or an older version ran it"
         raise BadInput("JOB", str(job_dir), remedy) from None
     except OSError as error:
         raise BadInput("JOB", str(file), f"cannot be read ({error.strerror or error})") from error

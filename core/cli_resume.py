@@ -30,5 +30,5 @@ def run(job: str, *, as_json: bool) -> int:
     os.environ["TRIMTAB_HOME"] = str(home())
     with suppress(OSError):
         os.chdir(directory_of(path) or ".")
-    first = "ending what is left of it"
+    first = "looking at the job"
     return watched(lambda progress, stop: resume(str(path), progress=progress, stop=stop), first, as_json=as_json)

@@ -119,6 +119,7 @@ def resume(
             raise BadInput(FIELD, str(job_dir.path), f"cannot be written ({error.strerror or error})") from error
         try:
             found = _look(job_dir)  # once more: nobody changes it now
+            teller(show, halt)("ending what is left of it")
             _end_what_runs(job_dir, before, clock)
             resources = resources_of(found.document.spec)
             memory = Memory(home(), clock)
@@ -271,7 +272,8 @@ def _set_up(prepared: _Prepared, private: Path, cadence: Cadence, outside: Outsi
 
     ready = put_together(job, document, first, found.store, private, cadence, outside, prepared.spent)
     held, batches = len(found.manifest.applied()), job.rows.batches
-    text = f"resumed by controller term {document.term}: the committed copies hold {held} of {batches} batches"
+    text = f"resumed by controller term {document.term}: its checkpoint holds {held} of {batches} batches"
+    text += ", snapshots may hold more" if held < batches else ""
     ready.events.append("resumed", text, term=document.term, plan=document.plan.as_dict())
     if plan is not None:
         ready.events.append("plan", f"{plan.action}: {plan.reason}", plan=plan.plan.as_dict(), decision=plan.number)

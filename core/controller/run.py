@@ -201,7 +201,7 @@ def _set_up(prepared: _Prepared, private: Path, cadence: Cadence, outside: Outsi
     page, source = (job.rows.dataset / "metadata.json").read_bytes(), prepared.source
     (path / "metadata.json").write_bytes(page if source is None else source.page_of(page))  # export outlives the cache
     remember_rows(path, job.rows)
-    ref = begin(job.copies, job.run_id, job.model, source, path / "metadata.json")
+    ref, source = begin(job.copies, job.run_id, job.model, source, path / "metadata.json")
     decision = replace(beginning.decision, time_seconds=started - outside.began)
     store = FileStore(path / "state.json")
     document = take_term(store, Document(job.run_id, job.spec, decision.plan, ref, decisions=(decision,)))

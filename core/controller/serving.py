@@ -72,7 +72,7 @@ def reroute(draft: Draft) -> None:
     places = state.active("ps")
     owners = _first(up, places) if routing.version == 0 else _lost(state, up, places)
     names = ", ".join(up[place].name for place in sorted(set(owners.values())))
-    what = f"{names} to serve from the committed checkpoint"
+    what = f"{names} to serve from the freshest copies"
     if not owners and moved:
         owners = {vshard: one.target for one in moved for vshard in range(VSHARDS) if one.mask >> vshard & 1}
         targets = ", ".join(up[place].name for place in sorted(set(owners.values())))

@@ -33,6 +33,7 @@ FIELD = "--init-from"
 MODEL_FILE, METADATA_FILE = "model.json", "metadata.json"
 TRIES = 3  # a job that still trains replaces its checkpoints: what vanished while it was read is looked for again
 _MANIFEST = re.compile(r"manifest-[0-9a-f]{32}\.json")
+_NO_CHECKPOINT = "that job has no checkpoint yet; let it train (or resume it) until it has one, or name another run"
 _ASKED = 8  # copies that are asked what tables they hold, where nothing else tells
 
 
@@ -154,7 +155,7 @@ def check_source(source: Source, model: ModelSpec, columns: Columns | None = Non
 
 def begin(
     directory: str, job_id: str, model: ModelSpec, source: Source | None, metadata: Path | None = None
-) -> ManifestRef:
+) -> tuple[ManifestRef, Source | None]:
     """Write a new job's first manifest, and beside it what describes the checkpoint.
 
     Args:
@@ -163,20 +164,27 @@ def begin(
         source: checked; None: the rows are new.
         metadata: the page of the job's data, kept with the checkpoint.
 
+    Returns:
+        The first manifest, and the source as its rows were read: of a job that still trains it may be a newer one.
+
     Raises:
-        BadInput: the source is gone. CorruptCopy: a copy of it is damaged. OSError: the store refused.
+        BadInput: the source is gone, or a copy of it is damaged. OSError: the store refused.
     """
     storage.make_directory(directory)
     _write_once(storage.join(directory, MODEL_FILE), to_json(model))
     if metadata is not None:
         _write_once(storage.join(directory, METADATA_FILE), metadata.read_bytes())
     if source is None:
-        return write_initial(directory, job_id, model)
+        return write_initial(directory, job_id, model), None
     for _ in range(TRIES - 1):
         with suppress(CorruptCopy):
-            return write_initial(directory, job_id, model, source.manifest)
+            return write_initial(directory, job_id, model, source.manifest), source
         source = find_source(source.text, source.home)
-    return write_initial(directory, job_id, model, source.manifest)
+    try:
+        return write_initial(directory, job_id, model, source.manifest), source
+    except CorruptCopy as error:
+        remedy = f"its rows cannot be read ({_one_line(error)}); name another checkpoint"
+        raise BadInput(FIELD, source.text, remedy) from error
 
 
 # ---- finding
@@ -190,12 +198,15 @@ def _of_job(text: str, home: Path, directory: Path) -> Source:
         except (OSError, WireError) as error:
             raise BadInput(FIELD, text, f"the state of that job cannot be read ({_one_line(error)})") from None
         if document is None:
-            raise BadInput(FIELD, text, "that job has no checkpoint yet; wait for it, or name another run")
+            raise BadInput(FIELD, text, _NO_CHECKPOINT)
         path = document.manifest.path
         beside = directory / "checkpoints" / storage.name_of(path)  # of a job that was moved
         for each in (path, str(beside)):
             with suppress(CorruptCopy):
-                return _source(text, home, each, read_manifest(each), (str(directory),))
+                manifest = read_manifest(each)
+                if document.spec.init_from is None and not any(one.applied for one in manifest.sets):
+                    raise BadInput(FIELD, text, _NO_CHECKPOINT)  # its rows are those that any new job begins with
+                return _source(text, home, each, manifest, (str(directory),))
     raise BadInput(FIELD, text, f"the checkpoint of that job cannot be read ({path}); name another run")
 
 
@@ -226,14 +237,15 @@ def _of_directory(text: str, home: Path, directory: str) -> Source:
             best = held, path, manifest
     if best is None:
         runs = [name for name in names if "." not in name]
-        hint = f"; does {storage.join(directory, runs[-1])} mean it?" if runs else ""
-        remedy = f"holds no checkpoint{why}{hint} give a run's id or directory, or a directory of manifests"
-        raise BadInput(FIELD, text, remedy if hint else remedy.replace(" give", "; give"))
+        hint = f"; did you mean {storage.join(directory, runs[-1])}?" if runs else ""
+        remedy = f"holds no checkpoint{why}{hint} Give a run's id or directory, or a directory of manifests"
+        raise BadInput(FIELD, text, remedy if hint else remedy.replace(" Give", "; give"))
     return _source(text, home, best[1], best[2])
 
 
 def _run_called(text: str, jobs: Path) -> str:
-    known = sorted((path.name for path in jobs.iterdir() if path.is_dir()), reverse=True) if jobs.is_dir() else []
+    # Only those that have begun: the job that asks has claimed a directory already, and must not stand in its own way.
+    known = sorted((path.parent.name for path in jobs.glob("*/state.json")), reverse=True)
     found = [name for name in known if name.startswith(text)]
     if len(found) == 1:
         return found[0]

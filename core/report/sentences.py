@@ -64,7 +64,7 @@ def cause(job: JobRecord) -> str:
 
 
 def accounting(job: JobRecord) -> str:
-    """The second line: plan changes, and batches skipped, repeated and missing. A dash where it is not known.
+    """The second line: plan changes, resumes if any, batches skipped, repeated and missing. A dash: not known.
 
     What a job that has not finished still had to do is "left", not missing.
     """
@@ -72,6 +72,9 @@ def accounting(job: JobRecord) -> str:
     skipped = figures.get("batches_skipped")
     changes = max(0, len(job.plans) - 1)
     parts = [f"{changes} plan change{'' if changes == 1 else 's'}"]
+    resumes = sum(event.kind == "resumed" for event in job.events)
+    if resumes:
+        parts.append("resumed once" if resumes == 1 else f"resumed {resumes} times")
     last = "missing" if job.state is JobState.FINISHED else "left"
     counts = (("skipped", skipped), ("repeated", figures.get("batches_duplicated")), (last, batches_left(job)))
     parts += [f"{whole(count)} batches {word}" for word, count in counts]

@@ -12,7 +12,7 @@ import pytest
 from trimtab.core import cli, cli_ps
 from trimtab.core.clock import ManualClock
 from trimtab.core.controller.document import Document
-from trimtab.core.controller.lost import disown, own
+from trimtab.core.controller.lost import close_lost, disown, own
 from trimtab.core.controller.ps_stats import FILE, PsStatsFile, ps_stats
 from trimtab.core.controller.spreading import Balance
 from trimtab.core.controller.state import Phase, Pod, Settings, State, first_state
@@ -193,6 +193,10 @@ def test_a_job_whose_controller_died_says_so(job: Path, capsys: pytest.CaptureFi
     disown(job)
     (job / "controller.json").write_text(json.dumps({**told, "pid": os.getpid(), "began": told["began"] - 100}))
     assert "its controller ended without a word" in shown(capsys, RUN)
+    assert json.loads(shown(capsys, RUN, "--json"))["live"] is False
+    close_lost(job.parent, job.parent / "outbox")
+    assert not (job / "controller.json").exists()
+    assert "its controller ended without a word" in shown(capsys, RUN), "also when somebody has noticed"
     assert json.loads(shown(capsys, RUN, "--json"))["live"] is False
 
 

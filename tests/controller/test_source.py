@@ -16,7 +16,7 @@ from trimtab.core.domain.intervals import EMPTY, IntervalSet
 from trimtab.core.domain.job import JobSpec
 from trimtab.core.domain.model_spec import InitializerSpec, ModelSpec, OptimizerSpec, TableSpec
 from trimtab.core.domain.plan import Plan, RolePlan
-from trimtab.core.errors import BadInput, CorruptCopy
+from trimtab.core.errors import BadInput
 from trimtab.core.ps.copies import VshardCopy, read_copies, write_copies
 from trimtab.core.ps.hashing import vshards
 from trimtab.core.ps.manifest import Manifest, read_manifest, write_manifest
@@ -107,6 +107,12 @@ def test_a_name_that_fits_no_run_or_several_is_refused(home, refused, tmp_path):
     job_in(home / "jobs" / "20260101-aaa")
     job_in(home / "jobs" / "20260101-bbb")
     assert "is the beginning of 2 runs" in refused("2026")
+    (home / "jobs" / "20260102-claimed").mkdir()
+    (home / "jobs" / "20260102-claimed" / "spec.json").write_text("")
+    assert "claimed" not in refused("none"), "the job that asks is no answer"
+    assert "no such run" in refused("20260102")
+    job_in(home / "jobs" / "20260102-ccc", "20260102-ccc")
+    assert find_source("20260102", home).run_id == "20260102-ccc", "nor does it make a beginning mean two"
     assert "20260101-aaa" in refused("20260101-aab"), "a near name is offered"
     assert "no such run, job directory or checkpoint" in refused(tmp_path / "none")
     (tmp_path / "text.json").write_text("{}")
@@ -120,9 +126,21 @@ def test_a_run_without_a_checkpoint_or_with_a_damaged_state_is_refused(home, ref
     assert "no checkpoint yet" in refused("new")
     (home / "jobs" / "new" / "state.json").write_text("{")
     assert "cannot be read" in refused("new")
+    job_in(home / "jobs" / "young", batches=0)
+    assert "no checkpoint yet" in refused("young"), "its rows are those that any new job begins with"
     ref = job_in(home / "jobs" / "gone")
     Path(ref.path).unlink()
     assert ref.path in refused("gone")
+
+
+def test_a_job_that_was_started_from_another_one_has_rows_before_its_first_checkpoint(home):
+    job_in(home / "jobs" / "second", batches=0)
+    store = FileStore(home / "jobs" / "second" / "state.json")
+    present = store.read()
+    store.compare_and_swap(
+        dataclasses.replace(present, spec=dataclasses.replace(present.spec, init_from="first")), present.version
+    )
+    assert find_source("second", home).batches == 0
 
 
 def test_a_job_that_was_moved_is_found_with_all_that_describes_it(home, tmp_path):
@@ -155,7 +173,7 @@ def test_of_a_directory_of_manifests_the_one_with_most_batches_counts(home, tmp_
         assert (found.model, found.metadata) == (MODEL, f"{url}/metadata.json")
         (place / "model.json").write_bytes(to_json(dataclasses.replace(MODEL, fingerprint="another")))
         assert find_source(url, home).model is None, "a description of another model describes nothing"
-    assert f"{store.url}/run mean it?" in refused(store.url)
+    assert f"did you mean {store.url}/run? Give" in refused(store.url)
     assert "holds no checkpoint" in refused(f"{store.url}/none")
     assert "cannot be read" in refused(f"{store.url}/run/manifest-none.json")
     store.faults(strange=True)
@@ -239,7 +257,9 @@ def test_a_new_job_begins_with_the_rows_and_describes_its_own_checkpoint(home, t
     page = tmp_path / "page.json"
     page.write_text('{"columns": 1}')
     new = dataclasses.replace(MODEL, fingerprint="f2")
-    ref = begin(f"{store.url}/new", "new-job", new, find_source("old", home), page)
+    source = find_source("old", home)
+    ref, used = begin(f"{store.url}/new", "new-job", new, source, page)
+    assert used == source
     found = find_source(f"{store.url}/new", home)
     assert found.path == ref.path
     assert (found.run_id, found.model, found.batches) == ("new-job", new, 0)
@@ -262,11 +282,14 @@ def test_a_source_that_still_trains_may_replace_its_checkpoint_meanwhile(home, t
     store.compare_and_swap(dataclasses.replace(present, manifest=newer), present.version)
     (directory / "checkpoints" / "c.ttc").unlink()
     Path(ref.path).unlink()
-    begun = read_manifest(begin(str(tmp_path / "new"), "new", MODEL, source))
+    begun_with, used = begin(str(tmp_path / "new"), "new", MODEL, source)
+    begun = read_manifest(begun_with)
+    assert used is not None
+    assert (used.path, used.batches, source.batches) == (newer.path, 7, 4), "what is told is what was taken"
     rows = np.concatenate([copy.content.rows[0] for copy in read_copies(begun.entries, TABLES)])
     assert (rows == 2.0).all() and len(rows) == ROWS
     (directory / "checkpoints" / "newer.ttc").unlink()
-    with pytest.raises(CorruptCopy):
+    with pytest.raises(BadInput, match=r"--init-from: 'old': its rows cannot be read \(.*name another checkpoint"):
         begin(str(tmp_path / "another"), "another", MODEL, find_source("old", home))
 
 

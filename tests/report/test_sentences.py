@@ -1,6 +1,7 @@
 """Sentences: the verb first, gains rounded down, losses up, unknown is a dash and never a zero."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.plan import Plan, RolePlan
-from trimtab.core.domain.records import Decision, JobRecord
+from trimtab.core.domain.records import Decision, JobEvent, JobRecord
 from trimtab.core.report.sentences import accounting, outcome, whole
 from trimtab.core.report.words import duration
 
@@ -58,6 +59,9 @@ def test_the_second_line_accounts_for_batches():
     counts = {"batches_expected": 12000, "batches_applied": 11990, "batches_skipped": 3, "batches_duplicated": 0}
     known = job(plans=(None, None), **counts)
     assert plain(accounting(known)) == "1 plan change, 3 batches skipped, 0 batches repeated, 7 batches missing."
+    events = (JobEvent(1.0, "resumed", "a"), JobEvent(2.0, "served", "b"), JobEvent(3.0, "resumed", "c"))
+    assert plain(accounting(replace(known, events=events))).startswith("1 plan change, resumed 2 times, 3 batches")
+    assert "resumed once" in accounting(replace(known, events=events[:2])) and "resumed" not in accounting(known)
     unknown = plain(accounting(job()))
     assert unknown == "0 plan changes, – batches skipped, – batches repeated, – batches missing."
 
