@@ -9,7 +9,7 @@ never count as a copy: what was here before of such a vshard is gone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -45,6 +45,7 @@ Dial = Callable[[str, str], DataConnection]  # address and process of a paramete
 RESERVE = 0.1  # of a table's memory: kept for new rows while others' rows are kept aside
 _PIECE = 4  # vshards copied whole by one request: the lock is held for one of them at a time
 _REFRESH_EVERY = 16  # pieces
+_SLICE = 8192  # rows put into the table with the lock held once
 _MOST_REFRESHES = 6  # before a tenure is ended
 _STILL_LESS = 0.8
 _TRIES = 3  # a copy whose sums differ is made whole so often before it is a fault
@@ -129,7 +130,13 @@ class Incoming:
             for vshard in covered:
                 self._forget(vshard)
             self._keep_reserve(rows)
-            self._put(found, rows)
+        try:
+            self._put_sliced(found, rows)
+        except TableFull:
+            with self._exchange.lock:
+                for vshard in covered:
+                    self._forget(vshard)
+            raise
         for vshard in covered:
             self._aside[vshard] = origin
         if not covered:
@@ -148,8 +155,8 @@ class Incoming:
                 for vshard in vshards:
                     self._forget(vshard)
             raise
+        self._put_sliced(found, rows)
         with self._exchange.lock:
-            self._put(found, rows)
             for vshard in set(vshards) - set(from_bitmap(reply.vshards)):  # the origin has lost track of these
                 self._forget(vshard)
         if len(vshards) == len(from_bitmap(order.vshards)):
@@ -191,8 +198,7 @@ class Incoming:
         before = np.inf
         for _ in range(_MOST_REFRESHES):
             _, found, rows = self._ask(origin, MoveRequest(to_bitmap(vshards), origin.since, changes=True))
-            with self._exchange.lock:
-                self._put(found, rows)
+            self._put_sliced(found, rows)
             if len(found.keys) > _STILL_LESS * before:
                 break
             before = len(found.keys)
@@ -248,6 +254,13 @@ class Incoming:
         fresh = self._table.find(found.keys, np.diff(found.ends, prepend=0).astype(np.uint32))
         self._table.add_sums(fresh, self._sums, negative=True)
         self._table.add_sums(self._table.write(fresh, rows), self._sums)
+
+    def _put_sliced(self, found: Found, rows: list[Floats]) -> None:
+        """As `_put`, of rows that nobody is served from: training here waits for a slice at most."""
+        for part, part_rows in _slices(found, rows):
+            with self._exchange.lock:
+                self._put(part, part_rows)
+            self._exchange.give_way()
 
     def _keep_reserve(self, rows: list[Floats]) -> None:
         """Refuse what would leave training's own new rows without room; the lock is held."""
@@ -308,3 +321,13 @@ class Incoming:
         if not members(int(reply.vshards, 16))[self._table.vshards(found)].all():
             raise WireError("answer to a move has rows of vshards that it does not name")
         return reply, found, rows
+
+
+def _slices(found: Found, rows: list[Floats]) -> Iterator[tuple[Found, list[Floats]]]:
+    """Rows some thousand at a time, as messages and tables want them: table after table."""
+    starts = np.concatenate(([0], found.ends[:-1]))
+    for lo in range(0, len(found.keys), _SLICE):
+        hi = min(lo + _SLICE, len(found.keys))
+        begin, end = np.clip(starts, lo, hi), np.clip(found.ends, lo, hi)
+        part = [one[a - s : b - s] for one, a, b, s in zip(rows, begin, end, starts, strict=True)]
+        yield Found(found.keys[lo:hi], np.cumsum(end - begin, dtype=np.int64), found.keys[lo:hi], 0), part
