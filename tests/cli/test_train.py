@@ -110,7 +110,8 @@ def test_a_stopped_job_still_tells_what_it_had_done(train):
     code, out, err = train(body, "--json")
     assert code == 130
     assert json.loads(out)["batches_applied"] == 7
-    assert err.splitlines()[-1] == "trimtab: stopped; its record is in /jobs/train-1, and `trimtab resume /jobs/train-1` goes on"
+    said = "stopped; its record is in /jobs/train-1, and `trimtab resume /jobs/train-1` goes on"
+    assert err.splitlines()[-1] == f"trimtab: {said}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
