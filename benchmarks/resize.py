@@ -33,6 +33,7 @@ ROUND = [
 ]  # fmt: skip
 PAIR = (2, 0.6, 1, 0.6)
 ALONE = (1, 0.8, 1, 1.0)  # snapshots and crashes of the PS
+LONGEST_RESTORE_SECONDS = 20.0
 GIB = 2**30
 
 Gaps = dict[str, list[tuple[float, float | None]]]  # event → longest gap near it, and in undisturbed seconds before
@@ -99,7 +100,7 @@ class Faults:
         if len(taken) < self._snapshots or at - self._quiet_since < BEFORE_SECONDS + AFTER_SECONDS:
             return False
         if len(self.killed) >= self._kills:
-            return True
+            return len(log.pods(at - 1.0, at)) > 0  # the last gap is told of, too
         fresh = self._kind == "worker" or (len(taken) > self._seen and at - max(seen for seen, _ in taken) < 1.0)
         trains = len(log.pods(at - 1.0, at)) == (1 if self._kind == "ps" else 2)
         if fresh and trains and (pids := self._pids()):
@@ -132,9 +133,10 @@ def crashes(sample: str, folder: Path, source: str, memory: int, rounds: int, ki
         calm = log.longest(began - BEFORE_SECONDS, began)
         if seen + 0.5 < first_kill and calm is not None:
             gaps.setdefault("snapshot", []).append((log.longest(began, seen + 0.5) or 0.0, calm))
-    for at in act.killed:
+    for at, following in zip(act.killed, [*act.killed[1:], float("inf")], strict=True):
         calm = log.longest(at - BEFORE_SECONDS, at)
-        gaps.setdefault("kill -9 of the PS", []).append((log.longest(at, at + 6.0) or 0.0, calm))
+        until = min(at + LONGEST_RESTORE_SECONDS, following)
+        gaps.setdefault("kill -9 of the PS", []).append((log.longest(at, until) or 0.0, calm))
     return gaps
 
 
