@@ -20,7 +20,7 @@ from trimtab.core.errors import WireError
 from trimtab.core.ps.holdings import Holdings
 from trimtab.core.ps.rows import Floats
 from trimtab.core.ps.table import Found, TableFull
-from trimtab.core.ps.watch import members
+from trimtab.core.ps.watch import members, slices
 from trimtab.core.wire import frames
 from trimtab.core.wire.encode import from_json, to_json
 from trimtab.core.wire.frames import RequestHeader
@@ -326,8 +326,6 @@ class Incoming:
 def _slices(found: Found, rows: list[Floats]) -> Iterator[tuple[Found, list[Floats]]]:
     """Rows some thousand at a time, as messages and tables want them: table after table."""
     starts = np.concatenate(([0], found.ends[:-1]))
-    for lo in range(0, len(found.keys), _SLICE):
-        hi = min(lo + _SLICE, len(found.keys))
-        begin, end = np.clip(starts, lo, hi), np.clip(found.ends, lo, hi)
+    for lo, hi, begin, end in slices(found.ends, _SLICE):
         part = [one[a - s : b - s] for one, a, b, s in zip(rows, begin, end, starts, strict=True)]
         yield Found(found.keys[lo:hi], np.cumsum(end - begin, dtype=np.int64), found.keys[lo:hi], 0), part

@@ -17,7 +17,7 @@ from trimtab.core.errors import WireError
 from trimtab.core.ps.holdings import Holdings
 from trimtab.core.ps.rows import Floats
 from trimtab.core.ps.table import Found
-from trimtab.core.ps.watch import Changes
+from trimtab.core.ps.watch import Changes, slices
 from trimtab.core.wire import frames
 from trimtab.core.wire.encode import from_json, to_json
 from trimtab.core.wire.frames import ReplyHeader
@@ -111,12 +111,10 @@ class Outgoing:
 
     def _read(self, changes: Changes, final: bool) -> list[Floats]:
         """Whole rows by table, the lock held for a slice at a time; what changes meanwhile is in the next list."""
-        starts = np.concatenate(([0], changes.ends[:-1]))
         pieces: list[tuple[Floats, ...]] = []
         size = max(len(changes.keys), 1) if final else _SLICE  # when the tenure has ended, nobody waits for the lock
-        for lo in range(0, max(len(changes.keys), 1), size):
-            hi = min(lo + size, len(changes.keys))
-            counts = (np.clip(changes.ends, lo, hi) - np.clip(starts, lo, hi)).astype(np.uint32)
+        for lo, hi, begin, end in slices(changes.ends, size):
+            counts = (end - begin).astype(np.uint32)
             with self._exchange.lock:
                 part = self._table.find(changes.keys[lo:hi], counts)
                 if part.absent:

@@ -9,6 +9,7 @@ except for `sorted_out`, which takes long and would make training wait.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,19 @@ def selected(found: Found, keep: Bools) -> Found:
     before = np.concatenate(([0], np.cumsum(keep, dtype=np.int64)))
     places = found.places[keep]
     return Found(found.keys[keep], before[found.ends], places, int((places < 0).sum()))
+
+
+def slices(ends: Int64s, size: int) -> Iterator[tuple[int, int, Int64s, Int64s]]:
+    """Rows of a message (`ends` as in `Found`) so many at a time, one slice at least.
+
+    Returns:
+        For each slice where it begins and ends, and the same for each table's part of it, i64[T] both.
+    """
+    starts = np.concatenate(([0], ends[:-1]))
+    total = int(ends[-1])
+    for lo in range(0, max(total, 1), size):
+        hi = min(lo + size, total)
+        yield lo, hi, np.clip(starts, lo, hi), np.clip(ends, lo, hi)
 
 
 @dataclass(frozen=True)
