@@ -29,13 +29,14 @@ def keep(command: Sequence[str], grace_seconds: float, source: int) -> int:
         source: file descriptor whose end means that nobody wants the command any more.
     """
     unwanted = threading.Event()
-    process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, start_new_session=True)
 
     def ask(number: int, frame: FrameType | None) -> None:
         threading.Thread(target=unwanted.set, daemon=True).start()  # a handler may run inside a wait on this event
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, ask)
+    # After the handlers: a signal between the two would end this process and leave the command to nobody.
+    process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, start_new_session=True)
     threading.Thread(target=_watch, args=(source, unwanted), daemon=True).start()
     threading.Thread(target=_end, args=(process, unwanted, grace_seconds), daemon=True).start()
     code = process.wait()
