@@ -58,6 +58,11 @@ class TrimtabTrainOperator(BaseOperator):
         max_ps: int | str | None = None,
         mode: str | None = None,
         objective: str | None = None,
+        budget: float | str | None = None,
+        deadline: float | str | None = None,
+        core_hour_price: float | str | None = None,
+        gib_hour_price: float | str | None = None,
+        currency: str | None = None,
         learning_rate: float | str | None = None,
         job_name: str | None = None,
         job_dir: str | None = None,
@@ -75,6 +80,8 @@ class TrimtabTrainOperator(BaseOperator):
         self.epochs, self.batch_size, self.workers, self.ps = epochs, batch_size, workers, ps
         self.max_cpu, self.max_memory, self.max_workers, self.max_ps = max_cpu, max_memory, max_workers, max_ps
         self.mode, self.objective, self.learning_rate = mode, objective, learning_rate
+        self.budget, self.deadline, self.currency = budget, deadline, currency
+        self.core_hour_price, self.gib_hour_price = core_hour_price, gib_hour_price
         self.job_name, self.job_dir, self.validation = job_name, job_dir, validation
         self.seed, self.embedding_dim = seed, embedding_dim
         self.checkpoint_dir, self.init_from = checkpoint_dir, init_from

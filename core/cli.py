@@ -76,6 +76,11 @@ def trimtab(context: click.Context) -> None:  # fmt: skip
               help="What may happen to the plan while the job runs: change it, only say what would pay, nothing.")
 @click.option("--objective", default="balanced", show_default=True, metavar="balanced|fastest|cheapest",
               help="What a better plan is: as fast as pays, as fast as the caps allow, or as cheap as possible.")
+@click.option("--budget", metavar="MONEY", help="Most that the job may cost: dearer plans are not chosen.")
+@click.option("--deadline", metavar="TIME", help="The job should end so long after its start, such as 45m or 2h.")
+@click.option("--core-hour-price", metavar="MONEY", help="Price of a core for an hour [default: 0.04].")
+@click.option("--gib-hour-price", metavar="MONEY", help="Price of a GiB of memory for an hour [default: 0.005].")
+@click.option("--currency", metavar="NAME", help="Of the prices [default: $].")
 @click.option("--learning-rate", metavar="X", help="Overrides the compiled optimizer's.")
 @click.option("--job-name", default="train", show_default=True, metavar="NAME", help="The family of runs it joins.")
 @click.option("--job-dir", metavar="DIR", help="Where the job's files go, new or empty [default: under TRIMTAB_HOME].")

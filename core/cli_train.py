@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from trimtab.core.cli_display import TrainDisplay, closing_table, say
 from trimtab.core.controller.signals import stops_in_order
 from trimtab.core.domain.job import JobSpec, JobState
-from trimtab.core.domain.plan import Limits
-from trimtab.core.domain.quantities import parse_cpu, parse_memory
+from trimtab.core.domain.plan import Limits, Prices
+from trimtab.core.domain.quantities import parse_cpu, parse_duration, parse_memory
 from trimtab.core.errors import BadInput
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ def spec_from_options(options: Mapping[str, Any]) -> JobSpec:
         limits=limits,
         mode=options["mode"],
         objective=options["objective"],
-        learning_rate=_rate(options["learning_rate"]),
+        budget=_number("--budget", options["budget"], "give the most that the job may cost, as a number above 0"),
+        deadline_seconds=None if options["deadline"] is None else parse_duration(options["deadline"], "--deadline"),
+        prices=_prices(options),
+        learning_rate=_number("--learning-rate", options["learning_rate"], "give a finite number above 0"),
         job_name=options["job_name"],
         job_dir=options["job_dir"],
         validation=_validation(options["validation"]),
@@ -106,13 +109,25 @@ def watched(
     return EXIT_CODES[result.state]
 
 
-def _rate(text: str | None) -> float | None:
+def _prices(options: Mapping[str, Any]) -> Prices:
+    """The prices as given, the others as they are by default."""
+    remedy = "give a finite price above 0"
+    core = _number("--core-hour-price", options["core_hour_price"], remedy)
+    gib = _number("--gib-hour-price", options["gib_hour_price"], remedy)
+    usual, currency = Prices(), options["currency"]
+    return Prices(
+        usual.core_hour if core is None else core, usual.gib_hour if gib is None else gib,
+        usual.currency if currency is None else currency,
+    )  # fmt: skip
+
+
+def _number(name: str, text: str | None, remedy: str) -> float | None:
     if text is None:
         return None
     try:
         return float(text)
     except ValueError:
-        raise BadInput("--learning-rate", text, "give a finite number above 0") from None
+        raise BadInput(name, text, remedy) from None
 
 
 def _validation(text: str) -> float | str:

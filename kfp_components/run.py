@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.core.domain.job import JobSpec, JobState
-from trimtab.core.domain.plan import Limits
-from trimtab.core.domain.quantities import parse_cpu, parse_memory
+from trimtab.core.domain.plan import Limits, Prices
+from trimtab.core.domain.quantities import parse_cpu, parse_duration, parse_memory
 from trimtab.core.errors import BadInput, JobFailed
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CAPS = ("max_cpu", "max_memory", "max_workers", "max_ps")
-_ZERO_IS_CHOSEN = ("workers", "ps", "max_workers", "max_ps", "learning_rate")
+_PRICES = ("core_hour_price", "gib_hour_price", "currency")
+_ZERO_IS_CHOSEN = ("workers", "ps", "max_workers", "max_ps", "learning_rate", "budget", *_PRICES)
 _LINE_SHARE = 0.1  # of the batches between two lines of progress
 
 
@@ -35,7 +36,8 @@ def spec_of(options: Mapping[str, Any]) -> JobSpec:
     """The job that the component's inputs describe.
 
     Args:
-        options: named as `JobSpec`'s fields, caps as max_cpu, max_memory, max_workers and max_ps. None and "" mean
+        options: named as `JobSpec`'s fields, caps as max_cpu, max_memory, max_workers and max_ps,
+            prices as core_hour_price, gib_hour_price and currency, and deadline as a time. None and "" mean
             the default, and so does 0 where 0 would be refused.
 
     Raises:
@@ -46,6 +48,9 @@ def spec_of(options: Mapping[str, Any]) -> JobSpec:
         if value is not None and value != "" and not (name in _ZERO_IS_CHOSEN and value == 0)
     }  # fmt: skip
     cpu, memory, workers, ps = (given.pop(name, None) for name in _CAPS)
+    prices = {name.removesuffix("_price"): given.pop(name) for name in _PRICES if name in given}
+    if "deadline" in given:
+        given["deadline_seconds"] = parse_duration(str(given.pop("deadline")), "--deadline")
     if isinstance(share := given.get("validation"), str):
         with suppress(ValueError):  # a path of other rows
             given["validation"] = float(share)
@@ -57,7 +62,7 @@ def spec_of(options: Mapping[str, Any]) -> JobSpec:
     )
     if "data" not in given:
         raise BadInput("data", "", "give rows (an artifact) or data (a path, glob, directory or URL)")
-    return JobSpec(limits=limits, **given)
+    return JobSpec(limits=limits, prices=Prices(**prices), **given)
 
 
 def run_job(options: Mapping[str, Any], model_dir: Path, report: Path) -> dict[str, object]:

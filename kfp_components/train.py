@@ -33,6 +33,11 @@ def train_dlrm(
     max_ps: int = 0,
     mode: str = "auto",
     objective: str = "balanced",
+    budget: float = 0.0,
+    deadline: str = "",
+    core_hour_price: float = 0.0,
+    gib_hour_price: float = 0.0,
+    currency: str = "",
     learning_rate: float = 0.0,
     job_name: str = "train",
     validation: str = "0.1",
@@ -64,6 +69,11 @@ def train_dlrm(
         max_ps: most parameter servers at any time.
         mode: auto, advise or fixed.
         objective: balanced, fastest or cheapest.
+        budget: most money that the job may cost; 0: no limit.
+        deadline: the job should end so long after its start, such as 45m.
+        core_hour_price: price of a core for an hour; 0: the default.
+        gib_hour_price: price of a GiB of memory for an hour; 0: the default.
+        currency: of the prices.
         learning_rate: overrides the compiled optimizer's; 0: keep it.
         job_name: the family of runs that it joins.
         validation: share of rows held out, or the path of other rows.
@@ -88,8 +98,9 @@ def train_dlrm(
         "data": rows.path if rows is not None else data, "columns": columns, "model": model, "epochs": epochs,
         "batch_size": batch_size, "workers": workers, "ps": ps, "max_cpu": max_cpu, "max_memory": max_memory,
         "max_workers": max_workers, "max_ps": max_ps, "mode": mode, "objective": objective,
-        "learning_rate": learning_rate, "job_name": job_name, "validation": validation, "seed": seed,
-        "embedding_dim": embedding_dim, "checkpoint_dir": checkpoint_dir, "init_from": init_from,
+        "budget": budget, "deadline": deadline, "core_hour_price": core_hour_price, "gib_hour_price": gib_hour_price,
+        "currency": currency, "learning_rate": learning_rate, "job_name": job_name, "validation": validation,
+        "seed": seed, "embedding_dim": embedding_dim, "checkpoint_dir": checkpoint_dir, "init_from": init_from,
     }  # fmt: skip
     result = run_job(options, Path(trained_model.path), Path(report.path))
     kept, dropped = metrics_of(result)

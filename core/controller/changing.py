@@ -185,7 +185,17 @@ def _question(state: State, now: float) -> Question:
         limits=settings.limits, objective=settings.objective, prices=settings.prices, decisions=state.decisions,
         switch_seconds=_switch_seconds(state.decisions), table_bytes=table_bytes,
         table_bytes_at_end=int(table_bytes * grown), cpu_enforced=settings.cpu_enforced,
+        budget=settings.budget, spent=_spent(state, now), deadline_seconds=settings.deadline_seconds,
     )  # fmt: skip
+
+
+def _spent(state: State, now: float) -> float:
+    """What the plans that were in force have cost so far, in money."""
+    ends = [change.time_seconds for change in state.plans[1:]] + [state.seconds(now)]
+    return sum(
+        max(0.0, end - change.time_seconds) / 3600 * state.settings.prices.per_hour(change.plan)
+        for change, end in zip(state.plans, ends, strict=True)
+    )
 
 
 def _switch_seconds(decisions: Sequence[Decision]) -> dict[str, float]:

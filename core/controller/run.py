@@ -144,7 +144,8 @@ def _prepare(
     spec = spec.with_job_dir(str(job_dir.path))
     record = JobRecord(
         run_id, spec.job_name, JobState.RUNNING, tags, (), (), (), {}, objective=str(spec.objective),
-        limits=resources.caps, prices=spec.prices, warm_start=beginning.warm, job_dir=str(job_dir.path),
+        limits=resources.caps, prices=spec.prices, budget=spec.budget, deadline_seconds=spec.deadline_seconds,
+        warm_start=beginning.warm, job_dir=str(job_dir.path),
     )  # fmt: skip
     job = Job(run_id, spec, job_dir, rows, model, resources, copies, record, beginning.prior, memory.recorder())
     return _Prepared(job, beginning, source)

@@ -138,6 +138,7 @@ def put_together(
     settings = Settings(
         job.run_id, rows.batches, rows.evaluation_batches, job.copies, bool(job.model.metrics),
         batch_size=spec.batch_size, mode=spec.mode, objective=spec.objective, prices=spec.prices,
+        budget=spec.budget, deadline_seconds=spec.deadline_seconds,
         limits=job.resources.for_pods, cpu_enforced=not job.resources.not_enforced, prior=job.prior,
         began_at=outside.began, checkpoint_seconds=cadence.checkpoint_seconds,
         settle_seconds=cadence.settle_seconds, window_seconds=cadence.window_seconds,

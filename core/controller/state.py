@@ -48,7 +48,7 @@ class Settings:
         job_id, batches (N), evaluation_batches (M, 0: none).
         copies_directory: where parameter servers write copies.
         batch_size: rows per batch.
-        mode, objective, prices: as asked for. limits: resolved caps, all given.
+        mode, objective, prices, budget, deadline_seconds: as asked for. limits: resolved caps, all given.
         cpu_enforced: whether the cluster holds pods to their shares. prior: observations of similar past runs.
         began_at: the clock's seconds at the job's start.
         metrics: whether the model has compiled metrics to evaluate.
@@ -74,6 +74,8 @@ class Settings:
     mode: Mode = Mode.FIXED
     objective: Objective = Objective.BALANCED
     prices: Prices = field(default_factory=Prices)
+    budget: float | None = None
+    deadline_seconds: float | None = None
     limits: Limits = field(default_factory=lambda: Limits(math.inf, 1 << 62, 1 << 20, 1 << 20))
     cpu_enforced: bool = True
     prior: tuple[Observation, ...] = ()

@@ -63,13 +63,15 @@ class JobSpec:
         limits: caps that hold at every instant.
         mode: auto | advise | fixed.
         objective: balanced (as fast as pays: the knee of throughput over cost) | fastest | cheapest.
+        budget: most money (of `prices`) that the whole job may cost; plans that would cost more are not chosen.
+        deadline_seconds: the whole job should end so long after its start; slower plans are not chosen.
         learning_rate: overrides the compiled optimizer's; None keeps it.
         job_name: family of runs that warm start looks at; a used name is a new run of it.
         job_dir: where spec, state, events, logs and checkpoints go; must be new or empty. None: under TRIMTAB_HOME.
         validation: share of rows held out (0 to below 1), or the path of other rows to evaluate on.
         seed: decides shuffle, split, initial values and every random draw.
         embedding_dim: width of the built-in models' embeddings.
-        prices: for costs in plans and reports.
+        prices: what cores and memory cost: for plans, budget and reports.
         checkpoint_dir: path or URL (anything fsspec writes) for copies and manifests; each run gets a folder of its own
             in it. None: in the job's directory.
         init_from: a run (id or directory) or a checkpoint (manifest, or a directory of them) whose rows this job starts
@@ -97,6 +99,8 @@ class JobSpec:
     orphan_grace_seconds: float = 30.0
     checkpoint_dir: str | None = None
     init_from: str | None = None
+    budget: float | None = None
+    deadline_seconds: float | None = None
 
     def __post_init__(self) -> None:
         """Checks every field that needs neither data, model nor machine.
@@ -151,11 +155,22 @@ class JobSpec:
         self._check_caps()
         if not _number(self.orphan_grace_seconds, above=0):
             raise BadInput("orphan_grace_seconds", self.orphan_grace_seconds, "give seconds above 0")
+        self._check_money()
+
+    def _check_money(self) -> None:
         prices = self.prices
-        if not isinstance(prices, Prices) or not all(
-            _number(price, above=0) for price in (prices.core_hour, prices.gib_hour)
-        ):
-            raise BadInput("prices", prices, "give Prices(core_hour, gib_hour) with finite numbers above 0")
+        if not isinstance(prices, Prices):
+            raise BadInput("prices", prices, "give Prices(core_hour, gib_hour, currency)")
+        for name, price in (("--core-hour-price", prices.core_hour), ("--gib-hour-price", prices.gib_hour)):
+            if not _number(price, above=0):
+                raise BadInput(name, price, "give a finite price above 0")
+        word = prices.currency
+        if not isinstance(word, str) or not 0 < len(word) <= 8 or not word.isprintable() or word != word.strip():
+            raise BadInput("--currency", word, "give a sign or a short name, such as $ or EUR")
+        if self.budget is not None and not _number(self.budget, above=0):
+            raise BadInput("--budget", self.budget, "give the most that the job may cost, as a number above 0")
+        if self.deadline_seconds is not None and not _number(self.deadline_seconds, above=0):
+            raise BadInput("--deadline", self.deadline_seconds, "give a time above 0, such as 90s, 45m or 2h")
 
     def _check_caps(self) -> None:
         limits = self.limits

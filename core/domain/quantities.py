@@ -19,6 +19,7 @@ _SUFFIX = {
     "G": Decimal(10**9), "T": Decimal(10**12), "P": Decimal(10**15), "E": Decimal(10**18), "Ki": Decimal(2**10),
     "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40), "Pi": Decimal(2**50), "Ei": Decimal(2**60),
 }  # fmt: skip
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
 _LARGEST = Decimal(2**63 - 1)
 _REMEDY = "give a Kubernetes quantity such as '500m', '2', '512Mi' or '1.5Gi'"
 
@@ -56,6 +57,20 @@ def parse_memory(text: str | int, field: str = "memory") -> int:
     if value <= 0:
         raise BadInput(field, text, "memory must be more than 0 bytes")
     return value
+
+
+def parse_duration(text: str | int | float, field: str = "duration") -> float:
+    """Seconds of '90', '90s', '45m', '2h', '1.5h' or '1h30m'; must be positive.
+
+    Raises:
+        BadInput: the text is not such a time.
+    """
+    match = _DURATION.fullmatch(str(text).strip())
+    parts = [float(one or 0) for one in match.groups()] if match and any(match.groups()) else []
+    total = sum(value * unit for value, unit in zip(parts, (86400, 3600, 60, 1), strict=True)) if parts else 0.0
+    if not 0 < total < 1e9:
+        raise BadInput(field, text, "give a time such as 90s, 45m, 2h or 1h30m")
+    return total
 
 
 def format_cpu(cores: float) -> str:

@@ -110,6 +110,7 @@ class Decision:
         considered: at most five plans, the chosen and the present one among them.
         predicted: throughput of `plan`; present: predicted (anchored) throughput of `before`.
         held: names of coefficients that the data could not identify and that were held at a prior.
+        law: what the predictions rest on, in a few words ("quota law, fitted on 3 plans"); "" without predictions.
         barred: the plan before it could not be carried out; so many pods of the role are not asked for again.
         probe: it was made to learn, not because a gain was predicted.
         switch_seconds: from the decision to the new plan in full force; paused_seconds: the longest that a worker
@@ -135,6 +136,7 @@ class Decision:
     paused_seconds: float | None = None
     measured: float | None = None
     barred: bool = False
+    law: str = ""
 
     @property
     def changes_plan(self) -> bool:
@@ -231,6 +233,7 @@ class JobRecord:
         samples: the timeline. events: what happened.
         started_at: seconds since 1970. ended_at: None while it runs.
         objective: balanced | fastest | cheapest. limits: caps as they held. prices: as given.
+        budget, deadline_seconds: as given, None: none.
         warm_start: what the first plan rested on, None when it was not looked for.
         reason: why the job did not finish, "" if it did. out_of_memory: a role whose memory was the reason ("ps",
             "worker"), "" otherwise.
@@ -252,6 +255,8 @@ class JobRecord:
     objective: str = "balanced"
     limits: Limits = field(default_factory=Limits)
     prices: Prices = field(default_factory=Prices)
+    budget: float | None = None
+    deadline_seconds: float | None = None
     warm_start: WarmStart | None = None
     reason: str = ""
     out_of_memory: str = ""

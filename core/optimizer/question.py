@@ -30,6 +30,8 @@ class Question:
         limits: resolved caps for the job's pods: cpu, memory_bytes, workers and ps are all given.
         objective: what a better plan is.
         prices: of cores and memory.
+        budget: most money that the whole job may cost; spent: so far. None: no budget.
+        deadline_seconds: since the job's start, when it should have ended; None: whenever.
         decisions: of this job, oldest first, with what was measured filled in where known.
         switch_seconds: seconds of lost training of a change of "worker", "ps" or "cpu", measured or default.
         table_bytes: rows, slots and index of all PSs together now.
@@ -53,3 +55,6 @@ class Question:
     table_bytes_at_end: int = 0
     cpu_enforced: bool = True
     period_seconds: float = LOCAL_PERIOD_SECONDS
+    budget: float | None = None
+    spent: float = 0.0
+    deadline_seconds: float | None = None

@@ -64,6 +64,18 @@ class Fit:
     notes: tuple[str, ...]
     now: float
 
+    @property
+    def time_only(self) -> bool:
+        """Whether the CPU of a step is not known, so that the law was fitted on time alone."""
+        return self.additive is not None
+
+    @property
+    def law_text(self) -> str:
+        """What the predictions rest on, in a few words."""
+        plans = len({row.plan for row in self.rows})
+        form = "additive law, fitted on time alone" if self.time_only else "quota law, fitted on CPU seconds"
+        return f"{form}, on {plans} plan{'' if plans == 1 else 's'}"
+
     def throughput(self, shapes: Shapes) -> Array:
         """Samples per second in the middle for each shape."""
         log_time = np.log(_law(self.worker, self.ps, self.additive, shapes, self.batch_size, self.setting))

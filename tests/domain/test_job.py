@@ -76,7 +76,15 @@ BAD = [
     ("--max-memory", {"limits": Limits(memory_bytes=math.inf)}),
     ("--max-workers", {"limits": Limits(workers="2")}),
     ("prices", {"prices": None}),
-    ("prices", {"prices": Prices(core_hour="0.04")}),
+    ("--core-hour-price", {"prices": Prices(core_hour="0.04")}),
+    ("--core-hour-price", {"prices": Prices(core_hour=0.0)}),
+    ("--gib-hour-price", {"prices": Prices(gib_hour=-1.0)}),
+    ("--gib-hour-price", {"prices": Prices(gib_hour=math.nan)}),
+    ("--currency", {"prices": Prices(currency="")}),
+    ("--currency", {"prices": Prices(currency="dollars and cents")}),
+    ("--budget", {"budget": 0}),
+    ("--budget", {"budget": math.inf}),
+    ("--deadline", {"deadline_seconds": -1.0}),
 ]
 
 

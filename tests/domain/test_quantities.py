@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.core.domain.quantities import format_cpu, format_memory, parse_cpu, parse_memory, parse_quantity
+from trimtab.core.domain.quantities import (
+    format_cpu,
+    format_memory,
+    parse_cpu,
+    parse_duration,
+    parse_memory,
+    parse_quantity,
+)
 from trimtab.core.errors import BadInput
 
 GOOD = {
@@ -72,3 +79,17 @@ def test_cores_survive_the_round_trip(milli):
 @given(st.integers(1, 2**62))
 def test_bytes_survive_the_round_trip(size):
     assert parse_memory(format_memory(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("45m", 2700), ("2h", 7200), ("1.5h", 5400), ("1h30m", 5400), ("1d", 86400), (30, 30)],
+)
+def test_durations(text, seconds):
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5m", "m", "soon", "1m1h", "nan", "1e3", "inf", "h1"])
+def test_what_is_no_duration(text):
+    with pytest.raises(BadInput, match=r"--deadline.*1h30m"):
+        parse_duration(text, "--deadline")

@@ -24,6 +24,9 @@ def test_the_components_defaults_are_the_jobs():
     given = {name: one.default for name, one in inputs.items() if one.default is not inspect.Parameter.empty}
     del given["rows"]
     assert spec_of({**given, "data": "rows.csv"}) == JobSpec(data="rows.csv")
+    given |= {"deadline_seconds": given.pop("deadline")}
+    for name in ("core_hour_price", "gib_hour_price", "currency"):
+        del given[name]
     names = set(inspect.signature(JobSpec).parameters) | {"max_cpu", "max_memory", "max_workers", "max_ps"}
     assert names - set(given) == {"limits", "job_dir", "prices", "orphan_grace_seconds"}
 
