@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import median
 
 from trimtab.core.controller.state import Draft, Mark, Phase, Pod, State
 from trimtab.core.domain.records import Observation
@@ -63,6 +64,8 @@ def _observation(state: State, present: Mapping[str, Mark], now: float) -> Obser
     """Rates between the marks; None when nothing was trained."""
     rows = batches = worker_cpu = ps_cpu = 0.0
     counted = 0
+    at_ps: list[float] = []
+    speeds: list[float] = []
     shortest = min(present[name].at - mark.at for name, mark in state.marks.items())
     phases: dict[str, float] = {}
     for pod in state.pods.values():
@@ -71,10 +74,12 @@ def _observation(state: State, present: Mapping[str, Mark], now: float) -> Obser
         cpu = (here.cpu_seconds - then.cpu_seconds) / seconds
         if pod.role == "ps":
             ps_cpu += cpu
+            at_ps.append(cpu)
             continue
         worker_cpu += cpu
         rows += (here.rows - then.rows) / seconds
         batches += (here.batches - then.batches) / seconds
+        speeds.append((here.batches - then.batches) / seconds)
         counted += here.batches - then.batches
         for name, value in here.phase_seconds.items():
             phases[name] = phases.get(name, 0.0) + value - then.phase_seconds.get(name, 0.0)
@@ -84,6 +89,8 @@ def _observation(state: State, present: Mapping[str, Mark], now: float) -> Obser
         state.document.plan, rows, worker_cpu / batches or None, ps_cpu / batches or None, state.settings.batch_size,
         time_seconds=state.seconds(now), window_seconds=shortest, batches=counted,
         phase_seconds={name: value / counted for name, value in phases.items()} if counted else {},
+        ps_skew=max(at_ps) / (ps_cpu / len(at_ps)) if ps_cpu > 0 else None,
+        slowest_worker=min(speeds) / median(speeds) if len(speeds) > 1 and median(speeds) > 0 else None,
     )  # fmt: skip
 
 

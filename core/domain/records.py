@@ -48,6 +48,8 @@ class Observation:
         time_seconds: end of the window, since the job's start.
         window_seconds: how long was observed.
         batches: how many batches the window covers.
+        ps_skew: CPU of the busiest parameter server over the mean of all (None: not known).
+        slowest_worker: batches of the slowest worker over the median of all (None: not known, or one worker).
         phase_seconds: seconds per batch of one worker in each phase (read, compute, exchange).
     """
 
@@ -60,6 +62,8 @@ class Observation:
     window_seconds: float = 0.0
     batches: int = 0
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    ps_skew: float | None = None
+    slowest_worker: float | None = None
 
 
 @dataclass(frozen=True)
@@ -238,6 +242,9 @@ class JobRecord:
         reason: why the job did not finish, "" if it did. out_of_memory: a role whose memory was the reason ("ps",
             "worker"), "" otherwise.
         job_dir: where its files lie, "" when unknown.
+        front: plans that nobody beat in cost and throughput at the start, by rising cost, as past runs predicted them;
+            empty without similar past runs.
+        asked: words behind `trimtab train` that ask for the same job; empty when unknown.
     """
 
     run_id: str
@@ -261,3 +268,5 @@ class JobRecord:
     reason: str = ""
     out_of_memory: str = ""
     job_dir: str = ""
+    front: tuple[Considered, ...] = ()
+    asked: tuple[str, ...] = ()

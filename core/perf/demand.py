@@ -3,9 +3,9 @@
     D = (k0 + k1 m / 512 + k2 p) (1 + o / (c P))        k >= 0
 
 per step of one worker, m rows, p servers, c cores per pod, P the quota period. A running job knows D at one or two
-points, so the three k are pulled towards a shape: the one that a history of similar runs has, or else the stated one,
-measured for a DLRM. The pull decides only what the data leave open: one configuration gives the shape its scale, the
-second number of servers corrects k2, and so on. What the data do not decide is named as held.
+points, so the three k are pulled towards a shape that was measured for a DLRM, and rows of similar past jobs stand
+beside its own with less weight. The pull decides only what the data leave open: one configuration gives the shape its
+scale, the second number of servers corrects k2, and so on. What the data do not decide is named as held.
 
 SciPy's NNLS has raised, looped and answered wrongly on badly scaled or collinear columns (case 53): columns are scaled
 here, every failure is caught, and the fit without the newest row takes its place, which is the last one that was good.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +23,9 @@ from trimtab.core.perf.iteration import Array, Setting
 from trimtab.core.perf.rows import Row
 
 ROWS_UNIT = 512  # k1 is per so many rows
-_RIDGE_STATED, _RIDGE_HISTORY = 0.01, 0.2
+_RIDGE = 0.01
+_PAST_WEIGHT = 0.5  # of the best past row beside a long one of this job
+_PAST_MOST = 2.0  # squared weight of all past rows together: many old runs do not outvote this one
 _OVERHEADS = np.arange(0.0, 0.81e-3, 0.05e-3)  # seconds of CPU per period
 _OVERHEAD_USUAL, _OVERHEAD_SPREAD, _LOG_NOISE = 0.4e-3, 0.3e-3, 0.04
 _FEWEST_SHARES = 3  # different cores per pod before the overhead is fitted
@@ -86,6 +88,15 @@ class Points:
     def __len__(self) -> int:
         return len(self.seconds)
 
+    def scaled(self, level: float, weight: float) -> Points:
+        """The same with `level` times the CPU and `weight` times the weight."""
+        return replace(self, seconds=self.seconds * level, weight=self.weight * weight)
+
+    def followed_by(self, other: Points) -> Points:
+        """These and then those of `other`."""
+        names = ("batch_size", "ps", "cpu", "seconds", "weight")
+        return Points(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
+
     def first(self, count: int) -> Points:
         """The oldest `count` of them."""
         return Points(*(each[:count] for each in (self.batch_size, self.ps, self.cpu, self.seconds, self.weight)))
@@ -104,29 +115,47 @@ def fit_role(
     points: Points,
     stated: RoleDemand,
     setting: Setting,
-    history: RoleDemand | None = None,
+    past: Points | None = None,
     overhead: float | None = None,
 ) -> RoleFit | None:
     """The demand of one role; None without a point.
 
     Args:
-        points: of this job; at least one.
+        points: of this job.
         stated: the shape where nothing else is known.
         setting: what holds pods back.
-        history: the demand that similar runs had: a better shape, with a stronger pull.
+        past: of similar past jobs. They enter as rows of less weight, all brought to this job's level by one factor:
+            another day's level says nothing about today's, its shape does.
         overhead: o, where it is decided already; None: fitted if the points can tell.
     """
+    before = past if past is not None and len(past) else None
+    if before is None:
+        return _fit(points, stated, setting, overhead) if len(points) else None
     if not len(points):
-        return None
-    held = _held(points, setting, history is not None)
-    grid = [overhead] if overhead is not None else [history.overhead_seconds if history else stated.overhead_seconds]
+        made = _fit(before, stated, setting, overhead)
+        return None if made is None else replace(made, held=(*made.held, "CPU per step: from past runs"))
+    shape = _fit(before, stated, setting, overhead)
+    level = 1.0
+    if shape is not None:
+        square = points.weight**2
+        level = math.exp(float(np.sum(square * np.log(points.seconds / _predict(points, shape.demand, setting))))
+                         / float(np.sum(square)))  # fmt: skip
+    total = float(np.sum(before.weight**2))
+    lighter = min(_PAST_WEIGHT / float(np.max(before.weight)), math.sqrt(_PAST_MOST / total)) if total > 0 else 0.0
+    # Past rows stand first: they are the oldest, and the newest are the first to go where NNLS fails.
+    prior = shape.demand if shape is not None else stated
+    return _fit(before.scaled(level, lighter).followed_by(points), prior, setting, overhead)
+
+
+def _fit(points: Points, stated: RoleDemand, setting: Setting, overhead: float | None) -> RoleFit | None:
+    held = _held(points, setting)
+    grid = [overhead if overhead is not None else stated.overhead_seconds]
     if overhead is None and setting.enforced and len(set(np.round(points.cpu, 3).tolist())) >= _FEWEST_SHARES:
         grid = [float(one) for one in _OVERHEADS]
-        held = tuple(name for name in held if name != "overhead of small shares")
     best: tuple[float, RoleDemand] | None = None
     note = ""
     for one in grid:
-        demand, said = _fit_shape(points, history or stated, one, setting, history is not None)
+        demand, said = _fit_shape(points, stated, one, setting)
         note = note or said
         predicted = _predict(points, demand, setting)
         misses = float(np.sum((points.weight * np.log(points.seconds / predicted)) ** 2)) / _LOG_NOISE**2
@@ -138,10 +167,8 @@ def fit_role(
     return RoleFit(best[1], held, note)
 
 
-def _held(points: Points, setting: Setting, history: bool) -> tuple[str, ...]:
+def _held(points: Points, setting: Setting) -> tuple[str, ...]:
     """What the points cannot tell: a term whose column does not vary."""
-    if history:
-        return ()
     held = []
     if len(set(points.batch_size.tolist())) < 2:
         held.append("CPU per row")
@@ -158,9 +185,7 @@ def _predict(points: Points, demand: RoleDemand, setting: Setting) -> Array:
     return np.asarray(np.maximum(base * factor, 1e-12))
 
 
-def _fit_shape(
-    points: Points, prior: RoleDemand, overhead: float, setting: Setting, history: bool
-) -> tuple[RoleDemand, str]:
+def _fit_shape(points: Points, prior: RoleDemand, overhead: float, setting: Setting) -> tuple[RoleDemand, str]:
     """Coefficients with the overhead given; without the newest rows where NNLS fails, the scaled prior in the end."""
     note = ""
     for count in range(len(points), 0, -1):
@@ -172,7 +197,7 @@ def _fit_shape(
         if len(set(some.batch_size.tolist())) < 2:  # one batch size: its term is part of the constant
             shape = np.array([shape[0] + shape[1] * some.batch_size[0] / ROWS_UNIT, 0.0, shape[2]])
             relative[:, 1] = 0.0
-        found = solve(relative, some.weight, shape, _RIDGE_HISTORY if history else _RIDGE_STATED)
+        found = solve(relative, some.weight, shape, _RIDGE)
         if found is not None:
             return _demand(found, overhead), note
         note = "NNLS failed: the last good fit is used"

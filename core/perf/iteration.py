@@ -7,12 +7,13 @@ law is a p-norm of three bounds, with an exponent that a simulation of CPU quota
 
     T = (A^n + (w S)^n + L^n)^(1/n)
     A = D_w / c_w            CPU bound of a worker
-    w S = w D_p / (p c_p)    CPU bound of the parameter servers, with all workers pulling at them
+    w S = w s D_p / (p c_p)  CPU bound of the busiest parameter server, with all workers pulling at it
     L = D_w + D_p / p        the serial path of a step at full speed
 
-with w workers of c_w cores, p servers of c_p cores, D_w CPU seconds of a worker and D_p of all servers together per
-step of one worker. Where shares are not enforced, a pod has the cores of its threads (workers as many as their cores
-rounded up, servers one, for they apply under one lock), and the machine is the fourth bound: w (D_w + D_p) / cores.
+with w workers of c_w cores, p servers of c_p cores, s the busiest one's share over the mean (1 for p = 1), D_w CPU
+seconds of a worker and D_p of all servers together per step of one worker. Where shares are not enforced, a pod has the
+cores of its threads (workers as many as their cores rounded up, servers one, for they apply under one lock), and the
+machine is the fourth bound: w (D_w + D_p) / cores.
 
 One function serves one plan and a million: it takes arrays, so that the lattice of plans is judged by the same law
 that explains a single one.
@@ -116,7 +117,9 @@ def iteration_seconds(demand: Demand, plan: Plan, period_seconds: float = CFS_PE
     return float(step_seconds(np.array([demand.worker]), np.array([demand.ps]), Shapes.of([plan]), setting)[0])
 
 
-def step_seconds(worker_demand: Array, ps_demand: Array, shapes: Shapes, setting: Setting) -> Array:
+def step_seconds(
+    worker_demand: Array, ps_demand: Array, shapes: Shapes, setting: Setting, skew: float = 1.0, sharp: bool = False
+) -> Array:
     """Seconds of one step of one worker for each of `shapes`.
 
     Args:
@@ -124,18 +127,22 @@ def step_seconds(worker_demand: Array, ps_demand: Array, shapes: Shapes, setting
         ps_demand: of all servers together, per shape.
         shapes: the plans.
         setting: what holds pods back.
+        skew: the busiest server's demand over the mean; servers together are as slow as the busiest.
+        sharp: the limit of n towards infinity: the largest bound alone.
     """
     usable = shapes.usable(setting)
     worker_bound = worker_demand / usable.worker_cpu
-    one_worker_at_ps = ps_demand / (usable.ps * usable.ps_cpu)
+    one_worker_at_ps = ps_demand / (usable.ps * usable.ps_cpu) * np.where(usable.ps > 1, skew, 1.0)
     serial = worker_demand + ps_demand / usable.ps
     bounds = [worker_bound, usable.workers * one_worker_at_ps, serial]
     n: Array | float = _FREE_EXPONENT
-    if setting.enforced:
+    if setting.enforced and not sharp:
         n = exponents(worker_bound, one_worker_at_ps, usable.workers, setting.period_seconds)
-    else:
+    if not setting.enforced:
         bounds.append(usable.workers * (worker_demand + ps_demand) / setting.machine_cpu)
     largest = np.maximum.reduce(bounds)
+    if sharp:
+        return np.asarray(largest)
     # Divided by the largest before raising to n (up to 60), so that nothing overflows or vanishes.
     total: Array = np.sum([(bound / largest) ** n for bound in bounds], axis=0)
     return np.asarray(largest * total ** (1 / n))

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimtab.core.domain.plan import Plan
 from trimtab.core.domain.records import Observation
+from trimtab.core.perf.cleaning import clean, length
 
 LAST_WINDOWS = 8  # of one visit: what was measured long ago says less about now
 MOST_ROWS = 24  # the newest
@@ -34,6 +35,7 @@ class Row:
         observed_seconds: how long was observed. windows: in how many windows.
         start, end: seconds since the job's start.
         scatter: log sd of the windows among each other, 0 for one window.
+        ps_skew: CPU of the busiest server over the mean, None where not known.
     """
 
     plan: Plan
@@ -46,6 +48,15 @@ class Row:
     start: float
     end: float
     scatter: float
+    ps_skew: float | None = None
+
+    def slower(self, factor: float) -> Row:
+        """The same visit on a machine that takes `factor` times as long for everything."""
+        return replace(
+            self, seconds=self.seconds * factor,
+            worker_cpu=None if self.worker_cpu is None else self.worker_cpu * factor,
+            ps_cpu=None if self.ps_cpu is None else self.ps_cpu * factor,
+        )  # fmt: skip
 
     @property
     def throughput(self) -> float:
@@ -60,21 +71,12 @@ class Row:
 
 
 def rows_of(observations: Sequence[Observation], changes: Sequence[tuple[float, float]] = ()) -> tuple[Row, ...]:
-    """The rows of `observations`, oldest first; windows that cannot be are left out.
+    """The rows of `observations`, oldest first; windows that are no evidence are left out (see `cleaning`)."""
+    return rows_of_visits(clean(observations, changes).visits)
 
-    Args:
-        observations: oldest first.
-        changes: when (begin, settled, in the observations' time) the plan changed. A window that overlaps one is
-            neither of the old plan nor of the new one (case 32), and no visit goes on over one.
-    """
-    visits: list[list[Observation]] = []
-    for one in observations:
-        if not _usable(one) or any(_overlaps(one, begin, end) for begin, end in changes):
-            continue
-        if visits and _same_visit(visits[-1][-1], one, changes):
-            visits[-1].append(one)
-        else:
-            visits.append([one])
+
+def rows_of_visits(visits: Sequence[Sequence[Observation]]) -> tuple[Row, ...]:
+    """The newest rows of visits, oldest first."""
     rows = []
     for windows in visits:
         if len(windows) > LAST_WINDOWS:
@@ -88,28 +90,12 @@ def gap_seconds(one: Row, other: Row) -> float:
     return max(0.0, one.start - other.end, other.start - one.end)
 
 
-def _overlaps(one: Observation, begin: float, settled: float) -> bool:
-    start = one.time_seconds - _length(one) if one.window_seconds > 0 else one.time_seconds
-    return start < settled - 1e-6 and one.time_seconds > begin + 1e-6
-
-
-def _same_visit(before: Observation, one: Observation, changes: Sequence[tuple[float, float]]) -> bool:
-    if before.plan != one.plan or before.batch_size != one.batch_size:
-        return False
-    return not any(before.time_seconds <= begin + 1e-6 <= one.time_seconds for begin, _ in changes)
-
-
-def _usable(one: Observation) -> bool:
-    return math.isfinite(one.throughput) and one.throughput > 0 and one.batch_size > 0
-
-
 def _seconds(one: Observation) -> float:
     return one.plan.worker.replicas * one.batch_size / one.throughput
 
 
 def _length(one: Observation) -> float:
-    known = math.isfinite(one.window_seconds) and one.window_seconds > 0
-    return one.window_seconds if known else DEFAULT_WINDOW_SECONDS
+    return length(one, DEFAULT_WINDOW_SECONDS)
 
 
 def _row(windows: Sequence[Observation]) -> Row:
@@ -123,6 +109,7 @@ def _row(windows: Sequence[Observation]) -> Row:
         last.plan, last.batch_size, math.exp(mean), _mean([one.worker_cpu_seconds for one in windows], lengths),
         _mean([one.ps_cpu_seconds for one in windows], lengths), total, len(windows),
         first.time_seconds - _length(first), last.time_seconds, scatter,
+        _mean([one.ps_skew for one in windows], lengths),
     )  # fmt: skip
 
 

@@ -143,7 +143,7 @@ def test_missing_cpu_is_not_zero(missing):
     )
     blind = [replace(one, worker_cpu_seconds=missing) for one in good]
     fitted = fit(blind, (), here, 1024, 15.0, (), LOCAL)
-    assert fitted.additive is not None and fitted.demand(here) is None
+    assert fitted.time_only and fitted.demand(here) is None
     assert fitted.range(here).middle == pytest.approx(1024 / 0.0235, rel=0.02)
     grown, known = fitted.range(plan(2, 0.8, 1, 0.6)), fit(good, (), here, 1024, 15.0, (), LOCAL)
     assert grown.middle > fitted.range(here).middle
