@@ -12,6 +12,7 @@ from dataclasses import replace
 from statistics import median
 
 from trimtab.core.controller.actions import CommitDocument, Consider
+from trimtab.core.controller.growing import table_memory, watch_growth
 from trimtab.core.controller.inputs import Decided
 from trimtab.core.controller.observing import observe
 from trimtab.core.controller.serving import commit
@@ -23,13 +24,14 @@ from trimtab.core.optimizer.question import Question
 
 DEFAULT_SWITCH_SECONDS = {"worker": 0.5, "ps": 1.0, "cpu": 0.1}  # of lost training, until this job has measured it
 SAME_HOLD_SECONDS = 60.0  # an answer that changes nothing is written down again after so long
-GROWTH_EXPONENT = 0.73  # bytes of a table over batches, as measured on growing tables of click data
 
 
 def drive_plan(draft: Draft) -> None:
     """Follow the document's plan, look at what it brings, ask, and commit what was decided."""
     _fit_places(draft)
+    watch_growth(draft)
     seen = observe(draft)
+    _measure_hold(draft, seen)
     _watch_switch(draft, seen)
     state = draft.state
     free = not state.committing and draft.now >= state.commit_at
@@ -119,6 +121,15 @@ def _watch_switch(draft: Draft, seen: Observation | None) -> None:
     _give_up_growth(draft)
 
 
+def _measure_hold(draft: Draft, seen: Observation | None) -> None:
+    """What came of a decision to keep the plan: the next window, so that its prediction is told right or wrong too."""
+    last = draft.state.decisions[-1] if draft.state.decisions else None
+    if seen is None or last is None or last.kind != "hold" or last.measured is not None:
+        return
+    if seen.plan == last.plan:
+        _amend(draft, last.number, measured=seen.throughput)
+
+
 def _give_up_growth(draft: Draft) -> None:
     """Parameter servers without room for what they should take over: go back to fewer."""
     state = draft.state
@@ -177,14 +188,14 @@ def _next_number(state: State) -> int:
 def _question(state: State, now: float) -> Question:
     settings = state.settings
     done = len(state.ledger.applied)
-    table_bytes = sum(pod.report.table_bytes for pod in state.servers() if pod.report is not None)
-    grown = (settings.batches / done) ** GROWTH_EXPONENT if done >= settings.batches / 20 else 0.0
+    table = table_memory(state)
     return Question(
         time_seconds=state.seconds(now), plan=state.document.plan, batch_size=settings.batch_size,
         batches_left=settings.batches - done, observations=state.observations, prior=settings.prior,
         limits=settings.limits, objective=settings.objective, prices=settings.prices, decisions=state.decisions,
-        switch_seconds=_switch_seconds(state.decisions), table_bytes=table_bytes,
-        table_bytes_at_end=int(table_bytes * grown), cpu_enforced=settings.cpu_enforced,
+        switch_seconds=_switch_seconds(state.decisions), table_bytes=table.now,
+        table_bytes_at_end=table.at_end, table_bytes_high=table.high, table_skew=table.skew,
+        cpu_enforced=settings.cpu_enforced,
         budget=settings.budget, spent=_spent(state, now), deadline_seconds=settings.deadline_seconds,
     )  # fmt: skip
 

@@ -252,7 +252,9 @@ def test_holds_are_written_down_once_a_minute():
     world = world_of(mode=Mode.AUTO, settle_seconds=0.4, window_seconds=0.4)
     answering(world, plan_of(1, 1))
     until(world, lambda world: len(world.questions) > 5)  # type: ignore[attr-defined]
-    assert [one.kind for one in world.state.decisions] == ["hold"]
+    (hold,) = world.state.decisions
+    assert hold.kind == "hold"
+    assert hold.measured == world.state.observations[1].throughput, "what came of it: the window after it"
 
 
 def test_workers_lend_cores_to_a_server_that_loads_what_was_lost():
