@@ -29,11 +29,13 @@ class Figure:
     note: str = ""
 
 
-def options(description: str) -> argparse.Namespace:
-    """The two options of every benchmark."""
+def options(description: str, *files: tuple[str, str]) -> argparse.Namespace:
+    """The two options of every benchmark, and `files` (name, help) of this one."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer repeats and smaller sizes")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
+    for name, help_text in files:
+        parser.add_argument(name, type=Path, help=help_text)
     return parser.parse_args()
 
 

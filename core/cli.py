@@ -104,6 +104,25 @@ def train(as_json: bool, **options: Any) -> int:  # fmt: skip
     return cli_train.run(cli_train.spec_from_options(options), as_json=as_json)
 
 
+@trimtab.command(short_help="Say what a job would start with, and what that would bring; start nothing.")
+@click.option("--what-if", "what_if", multiple=True, metavar="workers=N,ps=N,...",
+              help="Predict this plan beside it; also worker_cpu, ps_cpu and batch_size. May be given again.")
+@click.option("--picture", metavar="FILE", help="Draw the front of cost and throughput there, as .png or .svg.")
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as one JSON object on stdout.")
+def plan(what_if: tuple[str, ...], picture: str | None, as_json: bool, **options: Any) -> int:  # fmt: skip
+    """Say what a job with these options would start with and why, and what that would bring. Nothing is started.
+
+    Shows the first plan, the front of cost and throughput, time and cost of the whole job, and what each rests on.
+    Takes the options of `train`.
+    """
+    from trimtab.core import cli_plan, cli_train
+
+    return cli_plan.run(cli_train.spec_from_options(options), what_if, picture, as_json=as_json)
+
+
+plan.params[:0] = [option for option in train.params if option.name != "as_json"]
+
+
 @trimtab.command(short_help="Go on with a job that was killed, stopped or failed.")
 @click.argument("job", metavar="JOB")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout.")
@@ -184,6 +203,25 @@ def explain(run: str, html: str | None, as_json: bool) -> int:
     from trimtab.core import cli_explain
 
     return cli_explain.run(run, html, as_json=as_json)
+
+
+@trimtab.command(short_help="Fit a law of throughput to a table of yours; predict other configurations.")
+@click.argument("table", metavar="TABLE.csv")
+@click.option("--predict", metavar="FILE", help="CSV with configurations to predict: workers, ps, and what else the "
+              "table varies; - reads stdin.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as one JSON object on stdout.")
+def fit(table: str, predict: str | None, as_json: bool) -> int:  # fmt: skip
+    """Fit a law of throughput to the measurements in TABLE.csv (- reads stdin), and predict other configurations.
+
+    Needed columns: workers, ps, throughput (samples per second of the whole job). Optional: worker_cpu, ps_cpu (cores
+    per pod), batch_size (rows per step of one worker), worker_cpu_seconds, ps_cpu_seconds (CPU seconds per step of one
+    worker: of its process, and of all parameter servers together). In any order; several rows of one configuration are
+    repeats, other columns are not looked at. Shows the law, its coefficients, which of them the table cannot tell, and
+    how far off each candidate was for configurations that its fit did not see.
+    """
+    from trimtab.core import cli_fit
+
+    return cli_fit.run(table, predict, as_json=as_json)
 
 
 @trimtab.group(short_help="Look at a job's parameter servers.", invoke_without_command=True)

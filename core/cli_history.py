@@ -50,7 +50,8 @@ def history(job_name: str | None, limit: int, *, as_json: bool) -> int:
         if line:
             say(line, err=True)
     if store.skipped and not problem:
-        say(f"{store.skipped} runs of the store could not be read and are left out", err=True)
+        left_out = "is left out" if store.skipped == 1 else "are left out"
+        say(f"{_runs(store.skipped)} of the store could not be read and {left_out}", err=True)
     say(table(records) if records else _nothing(job_name))
     return 0
 

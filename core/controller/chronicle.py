@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trimtab.core.controller.growing import memory_figures
 from trimtab.core.controller.state import State
 from trimtab.core.controller.timeline import Timeline
 from trimtab.core.domain.figures import finite
@@ -80,6 +81,7 @@ class Chronicle:
         document, applied = state.document, len(state.ledger.applied)
         progress = {"batches_expected": float(state.settings.batches), "batches_applied": float(applied)}
         progress["batches_trained"] = float(applied)  # also those that no checkpoint holds, when a job is stopped
+        progress |= memory_figures(state, self._timeline.samples)
         return replace(
             self._base, state=document.state if ended_at is not None else JobState.RUNNING, plans=state.plans,
             observations=state.observations, decisions=state.decisions, figures=progress | known,

@@ -97,6 +97,24 @@ def claim_job_dir(spec: JobSpec, run_id: str) -> JobDir:
     return JobDir(path, made)
 
 
+def look_at_job_dir(spec: JobSpec) -> None:
+    """See that the job's directory, where one is asked for, could be claimed; nothing is made.
+
+    Raises:
+        BadInput: it is used, or is no directory.
+    """
+    if spec.job_dir is None:
+        return
+    path = Path(spec.job_dir).absolute()
+    try:
+        free = not path.exists() or not any(path.iterdir())
+    except OSError as error:
+        remedy = f"cannot be used ({error.strerror}); give a writable directory"
+        raise BadInput("--job-dir", str(path), remedy) from error
+    if not free:
+        raise BadInput("--job-dir", str(path), "is already used; give a new or an empty directory")
+
+
 def find_job(name: str) -> JobDir:
     """The directory of a job that was begun, by its run id, the beginning of only one, or its path.
 

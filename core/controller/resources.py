@@ -18,12 +18,13 @@ from trimtab.core.controller.lost import close_lost
 from trimtab.core.controller.machine import usable_cpu, usable_memory_bytes
 from trimtab.core.domain.job import JobSpec, Mode
 from trimtab.core.domain.plan import Limits
-from trimtab.core.domain.records import Decision, Observation, WarmStart
+from trimtab.core.domain.records import Decision, JobRecord, Observation, WarmStart
 from trimtab.core.history.base import History
 from trimtab.core.history.open import open_history
 from trimtab.core.history.outbox import FOLDER
 from trimtab.core.history.past import PastRuns
 from trimtab.core.history.recorder import Recorder
+from trimtab.core.optimizer.past_memory import RowBytes, memory_need
 from trimtab.core.optimizer.start import NOT_ENFORCED, caps_for_pods, first_plan
 from trimtab.core.optimizer.warm_start import HARD_TAGS, prior_observations, warm_start
 
@@ -74,16 +75,18 @@ class Memory:
     Args:
         home: TRIMTAB_HOME.
         clock: measures how long a store may take.
+        only_look: past runs are read and nothing is written: no store is made, no record is closed or delivered.
     """
 
-    def __init__(self, home: Path, clock: Clock) -> None:
+    def __init__(self, home: Path, clock: Clock, only_look: bool = False) -> None:
         self._clock, self._outbox = clock, home / FOLDER
         self._open: Callable[[], History] | None = None
         self._past: PastRuns | None = None
-        close_lost(home / "jobs", self._outbox)
+        if not only_look:
+            close_lost(home / "jobs", self._outbox)
         if os.environ.get(HISTORY_SETTING) != "none":
             self._open = lambda: open_history(home)
-            self._past = PastRuns(self._open, self._outbox, clock)
+            self._past = PastRuns(self._open, self._outbox, clock, only_look)
 
     def close(self) -> None:
         """Nobody will ask for past runs."""
@@ -94,28 +97,34 @@ class Memory:
         """A line for the job's record."""
         return Recorder(self._open, self._outbox, self._clock) if self._open is not None else None
 
-    def begin(self, spec: JobSpec, resources: Resources, tags: dict[str, str], but: str = "") -> Beginning:
+    def begin(
+        self, spec: JobSpec, resources: Resources, tags: dict[str, str], but: str = "", row: RowBytes | None = None
+    ) -> Beginning:
         """The first plan, from past runs where there are any.
 
         Args:
             spec, resources, tags: of the job. but: the id of a run that does not count, as a resumed job's own.
+            row: of the data, in memory, None: unknown.
 
         Raises:
             BadInput: the caps are below the smallest plan.
         """
         warm = WarmStart(note="No past run was looked for")
         prior: tuple[Observation, ...] = ()
+        alike: tuple[JobRecord, ...] = ()
         if self._past is not None:
             past = self._past.fetch({name: tags[name] for name in HARD_TAGS}, MOST_PAST_RUNS)
             records = tuple(record for record in past.records if record.run_id != but)
-            warm = warm_start(records, tags, self._clock.wall())
+            warm = warm_start(records, tags, self._clock.wall(), past.unread)
             if past.problem:
                 note = f"{warm.note.rstrip('. ')}; {past.problem}" if warm.runs else f"Cold start: {past.problem}"
                 warm = replace(warm, note=note)
             prior = prior_observations(records, [run.run_id for run in warm.runs])
+            alike = tuple(one for one in records if one.run_id in {run.run_id for run in warm.runs})
             if spec.mode is not Mode.AUTO:  # the plan is the caller's: past runs only say what memory is needed
                 warm = replace(warm, runs=(), predicted=None, note=f"Mode {spec.mode}: past plans are not followed")
-        decision = first_plan(spec, resources.caps, warm, not resources.not_enforced)
+        need = memory_need(alike, tags, row)
+        decision = first_plan(spec, resources.caps, warm, not resources.not_enforced, need)
         if resources.not_enforced:  # with its cause, instead of the bare fact
             cause = resources.not_enforced.rstrip(". ")
             decision = replace(decision, reason=decision.reason.replace(NOT_ENFORCED, cause))

@@ -21,6 +21,7 @@ from pathlib import Path
 from trimtab.core.clock import Clock, SystemClock
 from trimtab.core.cluster.leftovers import end_pods
 from trimtab.core.controller.document import Document
+from trimtab.core.controller.growing import growth_before
 from trimtab.core.controller.lost import OWNER, clear_private, name_controller, own, release
 from trimtab.core.controller.places import JobDir, find_job, home, private_dir
 from trimtab.core.controller.preparing import columns_of, directory_of, located, prepare_rows, same_rows, teller
@@ -227,6 +228,7 @@ def _prepare(
     tags = identity(
         spec, fingerprint=rows.data.fingerprint, columns=to_json(rows.data.columns).decode(), rows=rows.data.rows,
         model_fingerprint=model.fingerprint, limits=resources.caps,
+        embedding_rows=sum(rows.data.metadata.distinct.values()),
     )  # fmt: skip
     beginning = memory.begin(spec, resources, tags, but=document.job_id)
     plan = None
@@ -314,6 +316,7 @@ def _resumed(state: State, record: JobRecord, plan: Decision | None, now: float)
         plans = (*plans, PlanChange(state.seconds(now), state.document.plan, "the plan in force when the job went on"))
     return replace(
         state, decisions=decisions, plans=plans, observations=record.observations,
+        growth=growth_before(record.samples, state.settings),
         switch=Switch(plan.number, now) if plan is not None else None,
     )  # fmt: skip
 

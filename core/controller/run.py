@@ -7,7 +7,6 @@ no private file stays, and `result.json` says how it went.
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 import time
@@ -18,27 +17,29 @@ from pathlib import Path
 
 from trimtab.core.clock import Clock, SystemClock
 from trimtab.core.controller.document import Document
+from trimtab.core.controller.looking import begin, look, source_of
 from trimtab.core.controller.lost import own, release
 from trimtab.core.controller.places import JobDir, claim_job_dir, home, new_run_id, private_dir
-from trimtab.core.controller.preparing import prepare_rows, remember_rows, teller
+from trimtab.core.controller.preparing import remember_rows, teller
+from trimtab.core.controller.previewing import explained
 from trimtab.core.controller.progress import Progress, Showing
 from trimtab.core.controller.resources import Beginning, Memory, Resources, resources_of
 from trimtab.core.controller.result import JobResult
 from trimtab.core.controller.running import Cadence, Job, Outside, Ready, one_line, put_together, run_to_end
 from trimtab.core.controller.signals import stops_in_order
-from trimtab.core.controller.source import Source, begin, check_source, find_source
+from trimtab.core.controller.source import Source
+from trimtab.core.controller.source import begin as begin_copies
 from trimtab.core.controller.state import first_state
 from trimtab.core.controller.store import FileStore, take_term
+from trimtab.core.domain.asked import asked_words
 from trimtab.core.domain.job import JobSpec, JobState
 from trimtab.core.domain.records import JobRecord
 from trimtab.core.errors import BadInput, CorruptCopy, Interrupted, JobFailed
-from trimtab.core.history.identity import identity
 from trimtab.core.optimizer.decide import decide
 from trimtab.core.optimizer.start import first_plan
 from trimtab.core.ps import storage
 from trimtab.core.ps.kernel_cache import warm
 from trimtab.core.ps.manifest import read_manifest
-from trimtab.core.training.probe_client import probe
 from trimtab.core.wire.encode import to_json
 
 CHECKPOINT_SECONDS = 60.0
@@ -125,39 +126,25 @@ def _prepare(
 ) -> _Prepared:
     """Look at everything; cheap things first."""
     tell = teller(show, stop)
-    source = find_source(spec.init_from, home()) if spec.init_from is not None else None
-    spec = _columns_of(source, spec, job_dir)
+    asked = asked_words(spec, resources.caps)
+    source = source_of(spec)
     copies = _copies_of(spec, run_id, job_dir)
-    rows = prepare_rows(spec, home() / "cache" / "data", show, tell)
-    tell(f"looking at model {spec.model}")
-    model = probe(spec, rows.dataset, job_dir.path)
-    if source is not None:
-        check_source(source, model, rows.data.columns)
+    looked = look(spec, source, job_dir.path, show, stop)
     tell("preparing kernels")
     warm()
     tell("looking at past runs")
-    tags = identity(
-        spec, fingerprint=rows.data.fingerprint, columns=to_json(rows.data.columns).decode(), rows=rows.data.rows,
-        model_fingerprint=model.fingerprint, limits=resources.caps,
-    )  # fmt: skip
-    beginning = memory.begin(spec, resources, tags)
-    spec = spec.with_job_dir(str(job_dir.path))
+    tags, beginning = begin(looked, resources, memory)
+    decision, front = explained(looked, resources, beginning)
+    beginning = replace(beginning, decision=decision)
+    spec, rows, model = looked.spec.with_job_dir(str(job_dir.path)), looked.rows, looked.model
     record = JobRecord(
         run_id, spec.job_name, JobState.RUNNING, tags, (), (), (), {}, objective=str(spec.objective),
         limits=resources.caps, prices=spec.prices, budget=spec.budget, deadline_seconds=spec.deadline_seconds,
-        warm_start=beginning.warm, job_dir=str(job_dir.path),
+        warm_start=beginning.warm, job_dir=str(job_dir.path), front=front,
+        asked=asked,
     )  # fmt: skip
     job = Job(run_id, spec, job_dir, rows, model, resources, copies, record, beginning.prior, memory.recorder())
-    return _Prepared(job, beginning, source)
-
-
-def _columns_of(source: Source | None, spec: JobSpec, job_dir: JobDir) -> JobSpec:
-    """The job with its source's roles of columns, where it names none: today's rows are read as yesterday's were."""
-    if source is None or spec.columns is not None or source.columns is None:
-        return spec
-    path = job_dir.path / "columns.json"
-    path.write_text(json.dumps(source.columns.as_dict(), indent=1) + "\n", encoding="utf-8")
-    return replace(spec, columns=str(path))
+    return _Prepared(job, beginning, looked.source)
 
 
 def _copies_of(spec: JobSpec, run_id: str, job_dir: JobDir) -> str:
@@ -202,7 +189,7 @@ def _set_up(prepared: _Prepared, private: Path, cadence: Cadence, outside: Outsi
     page, source = (job.rows.dataset / "metadata.json").read_bytes(), prepared.source
     (path / "metadata.json").write_bytes(page if source is None else source.page_of(page))  # export outlives the cache
     remember_rows(path, job.rows)
-    ref, source = begin(job.copies, job.run_id, job.model, source, path / "metadata.json")
+    ref, source = begin_copies(job.copies, job.run_id, job.model, source, path / "metadata.json")
     decision = replace(beginning.decision, time_seconds=started - outside.began)
     store = FileStore(path / "state.json")
     document = take_term(store, Document(job.run_id, job.spec, decision.plan, ref, decisions=(decision,)))

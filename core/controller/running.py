@@ -35,6 +35,7 @@ from trimtab.core.domain.records import Decision, JobRecord, Observation, WarmSt
 from trimtab.core.errors import Interrupted, JobFailed
 from trimtab.core.history.recorder import Recorder
 from trimtab.core.optimizer.question import Question
+from trimtab.core.ps.layout import layout_of
 from trimtab.core.wire.control import PsStub, serve_controller
 from trimtab.core.wire.secrets import new_secret
 
@@ -140,7 +141,9 @@ def put_together(
         batch_size=spec.batch_size, mode=spec.mode, objective=spec.objective, prices=spec.prices,
         budget=spec.budget, deadline_seconds=spec.deadline_seconds,
         limits=job.resources.for_pods, cpu_enforced=not job.resources.not_enforced, prior=job.prior,
-        began_at=outside.began, checkpoint_seconds=cadence.checkpoint_seconds,
+        began_at=outside.began, epoch_rows=rows.counts.train_rows,
+        widths=tuple((4 * layout_of(one).stride, one.rows) for one in job.model.tables),
+        checkpoint_seconds=cadence.checkpoint_seconds,
         settle_seconds=cadence.settle_seconds, window_seconds=cadence.window_seconds,
     )  # fmt: skip
     chronicle = Chronicle(job.record, path, job.recorder)

@@ -20,6 +20,7 @@ from trimtab.core.controller.spreading import Balance, BalanceRules, Layout
 from trimtab.core.domain.job import Mode, Objective, PlanChange
 from trimtab.core.domain.plan import Limits, Prices
 from trimtab.core.domain.records import Decision, Observation
+from trimtab.core.perf.memory import Growth
 from trimtab.core.ps.manifest import Manifest
 from trimtab.core.wire.messages import CopiesWritten, Origin, PsReport
 
@@ -51,6 +52,8 @@ class Settings:
         mode, objective, prices, budget, deadline_seconds: as asked for. limits: resolved caps, all given.
         cpu_enforced: whether the cluster holds pods to their shares. prior: observations of similar past runs.
         began_at: the clock's seconds at the job's start.
+        epoch_rows: training rows of one epoch, 0: not told. widths: for each table of the model, in wire order, bytes
+            per row in memory and its rows (0: as many as keys come), () for not told.
         metrics: whether the model has compiled metrics to evaluate.
         hold_seconds: a worker not heard of for so long loses its data shards.
         silence_seconds: a pod not heard of for so long, though it runs, is replaced; start_seconds: before its first
@@ -80,6 +83,8 @@ class Settings:
     cpu_enforced: bool = True
     prior: tuple[Observation, ...] = ()
     began_at: float = 0.0
+    epoch_rows: int = 0
+    widths: tuple[tuple[int, int], ...] = ()
     hold_seconds: float = 20.0
     silence_seconds: float = 60.0
     start_seconds: float = 180.0
@@ -248,6 +253,7 @@ class State:
         wish: a decision that is to be committed. considering: a question is being answered.
         switch: the last change, until it is measured.
         settled_at: since when everything runs as planned. marks: of the running window, by pod.
+        growth: samples of the tables' growth.
     """
 
     settings: Settings
@@ -295,6 +301,7 @@ class State:
     switch: Switch | None = None
     settled_at: float | None = None
     marks: Mapping[str, Mark] = field(default_factory=dict)
+    growth: tuple[Growth, ...] = ()
 
     @property
     def waits_for_servers(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from trimtab.core.domain.records import JobRecord
 from trimtab.core.errors import TrimtabError
+from trimtab.core.history.outline import Outlines
 
 
 class HistoryAway(TrimtabError):
@@ -40,6 +41,17 @@ class History(Protocol):
         """Records that carry all of `tags` with the same values, the last written first, at most `limit` of them.
 
         No tags match every record. What cannot be read (another product's run, a newer format) is passed over.
+
+        Raises:
+            BadInput: `limit` is below 1.
+        """
+        ...
+
+    def outlines(self, tags: Mapping[str, str], limit: int) -> Outlines:
+        """What a job that starts asks: outlines of the records that carry all of `tags`, the last started first.
+
+        At most `limit` of them, fast: one search and no file per run (see `outline`). Runs with these tags that cannot
+        be read are passed over and counted, whoever made them.
 
         Raises:
             BadInput: `limit` is below 1.

@@ -17,8 +17,9 @@ _HASH_LETTERS = 16
 
 
 def identity(
-    spec: JobSpec, *, fingerprint: str, columns: str, rows: int, model_fingerprint: str, limits: Limits
-) -> dict[str, str]:
+    spec: JobSpec, *, fingerprint: str, columns: str, rows: int, model_fingerprint: str, limits: Limits,
+    embedding_rows: int | None = None,
+) -> dict[str, str]:  # fmt: skip
     """The tags of a job.
 
     Args:
@@ -28,12 +29,14 @@ def identity(
         rows: rows of the dataset.
         model_fingerprint: of the built model (its tables and dense blocks).
         limits: the caps as they hold, with every number known; an unknown one is "".
+        embedding_rows: distinct keys of all columns, which is how many rows the tables end with; None: not known.
     """
     return {
         "model": spec.model,
         "model_fingerprint": model_fingerprint,
         "data": fingerprint,
         "rows": str(rows),
+        "embedding_rows": _text(embedding_rows),
         "columns": short_hash(columns),
         "batch_size": str(spec.batch_size),
         "embedding_dim": str(spec.embedding_dim),

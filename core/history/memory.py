@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trimtab.core.domain.records import JobRecord
 from trimtab.core.errors import BadInput
+from trimtab.core.history.outline import Outlines, outline
 from trimtab.core.history.sieve import sieve
 
 
@@ -39,6 +40,15 @@ class InMemoryHistory:
             jobs = list(reversed(self._jobs.values()))
         matching = [job for job in jobs if tags.items() <= job.tags.items()]
         return tuple(matching[:limit])
+
+    def outlines(self, tags: Mapping[str, str], limit: int) -> Outlines:
+        """Outlines of the records that carry `tags`; see `History.outlines`."""
+        if limit < 1:
+            raise BadInput("limit", limit, "give a whole number of at least 1")
+        with self._lock:
+            jobs = [job for job in reversed(self._jobs.values()) if tags.items() <= job.tags.items()]
+        jobs.sort(key=lambda job: -job.started_at)
+        return Outlines(tuple(outline(job) for job in jobs[:limit]))
 
     def get(self, run_id: str) -> JobRecord | None:
         """The record of `run_id`; see `History.get`."""

@@ -158,6 +158,15 @@ def deliver_waiting(open_history: Callable[[], History], outbox: Path) -> Delive
     return Delivered(count, len(waiting(outbox)), problem)
 
 
+def read_waiting(outbox: Path) -> tuple[JobRecord, ...]:
+    """The records that wait, oldest run first, without delivering them; what cannot be read is passed over."""
+    found = []
+    for path in waiting(outbox):
+        with suppress(OSError, TrimtabError):
+            found.append(read_record(Path(from_json(_Letter, path.read_bytes()).record)))
+    return tuple(found)
+
+
 def _claim(path: Path) -> Entry | None:
     """The entry, locked; None when somebody else has it or it has just been delivered."""
     try:

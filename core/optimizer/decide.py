@@ -17,15 +17,18 @@ from trimtab.core.domain.quantities import format_memory
 from trimtab.core.domain.records import Considered, Decision, Range
 from trimtab.core.optimizer import guard, words
 from trimtab.core.optimizer.choice import Choice, make_choice
-from trimtab.core.optimizer.lattice import needed_ps
+from trimtab.core.optimizer.lattice import needed_ps, same, table_to_hold
+from trimtab.core.optimizer.missing import told_limits, told_miss, told_possible
 from trimtab.core.optimizer.question import Question
 from trimtab.core.perf.fit import Fit, fit
 from trimtab.core.perf.iteration import Setting
+from trimtab.core.perf.ranges import scored
 
 MOST_PROBES = 3
 _PROBE_FACTOR = 4.0  # what a probe may earn against what it costs
-_PROBE_GAIN = 0.08  # in scores: less could not be told from noise in a few windows
+_PROBE_GAIN = 0.12  # in scores: less could not be told from noise in a few windows
 _LEAST_OBSERVED_SECONDS = 1.5
+_PROBE_ODDS = 4.0  # times what a step to look may lose by the worst form of the law, it must promise
 
 
 def decide(question: Question) -> Decision:
@@ -33,7 +36,7 @@ def decide(question: Question) -> Decision:
     setting = Setting(question.cpu_enforced, question.limits.cpu or math.inf, question.period_seconds)
     fitted = fit(
         question.observations, question.prior, question.plan, question.batch_size, question.time_seconds,
-        guard.changes(question), setting,
+        guard.changes(question), setting, scored(question.decisions),
     )  # fmt: skip
     if fitted is None:
         return _bare_hold(question, f"{question.plan} has not been measured yet: keep it until it has.")
@@ -59,8 +62,10 @@ class _Deciding:
         if fit.present is None or fit.present.observed_seconds < _LEAST_OBSERVED_SECONDS:
             return self._hold(choice, f"{question.plan} has not been measured since it came into force: keep it.")
         wrong = guard.gone_wrong(question, fit)
-        if wrong is not None:
+        if wrong is not None and not self._needed(choice, wrong):
             return self._go_back(choice, wrong)
+        if choice.missing():
+            return self._keep_limits(choice)
         open_ = guard.unproven(question, fit)
         if open_ is not None:
             then, now = words.rate(open_.earlier.throughput), words.rate(open_.now.throughput)
@@ -75,7 +80,7 @@ class _Deciding:
         left = guard.seconds_left(question, choice.throughput[choice.present])
         gains, cautious = choice.gains(), choice.cautious_gains()
         allowed = choice.allowed()
-        pays = np.array([guard.worth(g, left) for g in cautious]) > choice.switch
+        pays = guard.worths(cautious, left) > guard.SWITCH_MARGIN * choice.switch
         enough = allowed & (gains >= guard.LEAST_GAIN) & (cautious > 0)
         best = choice.best(allowed)
         if best is not None and (enough & pays)[best]:
@@ -90,18 +95,45 @@ class _Deciding:
             return self._change(choice, probe, left, probe=True)
         return self._hold(choice, self._not_worth(choice, best, float(cautious[best]), float(gains[best]), left))
 
+    def _needed(self, choice: Choice, wrong: guard.Verdict) -> bool:
+        """Whether going back would miss budget or deadline by more than the plan in force does."""
+        missed = choice.spending.missed
+        there = missed[same(wrong.back_to, choice.shapes)]
+        return choice.present is not None and bool(np.any(there > missed[choice.present] + choice.slack))
+
+    def _keep_limits(self, choice: Choice) -> Decision:
+        """The best plan that keeps budget and deadline, where the present one does not; else the least miss."""
+        assert choice.present is not None, "asked for only where the present plan is in the lattice"
+        missed, possible = choice.spending.missed, choice.possible()
+        index = choice.best(choice.keeping(possible))
+        said = told_miss(self.question, choice)
+        if index is None or missed[index] > max(0.0, missed[choice.present] - guard.LEAST_GAIN):
+            return self._hold(choice, f"{said}; {self._possible()}. No change would miss by less now.")
+        plan = choice.lattice.plan(index)
+        predicted, now = self.fit.range(plan), self.fit.range(self.question.plan)
+        brings = words.expectation(predicted, predicted.middle / now.middle)
+        if missed[index] > 1e-12:
+            said += f"; {self._possible()}; this should bring {brings} and miss by less"
+        else:
+            said += f"; this should bring {brings} and keep {told_limits(self.question)}"
+        return self._made(choice, plan, said + ".", index)
+
+    def _possible(self) -> str:
+        return told_possible(self.question, make_choice(self.question, self.fit, everything=True))
+
     def _probe(self, choice: Choice, allowed: np.ndarray, gains: np.ndarray, left: float) -> int | None:
         """One step to look at, where what decides is held and the work that is left may earn it back."""
         question, fit = self.question, self.fit
         if sum(one.probe for one in question.decisions) >= MOST_PROBES or question.batches_left <= 0:
             return None
         visited = {row.plan for row in fit.rows}
-        blind = len(visited) < 2 or fit.additive is not None
+        blind = len(visited) < 2 or self._uses() is None
         held_ps = any(one.endswith("per PS") for one in fit.held)
         steps = allowed & choice.one_step() & (gains >= _PROBE_GAIN)
         if not blind:
             steps &= (choice.shapes.ps != question.plan.ps.replicas) & held_ps
-        steps &= np.array([guard.worth(g, left) for g in gains]) > _PROBE_FACTOR * choice.switch
+        steps &= guard.worths(gains, left) > _PROBE_FACTOR * choice.switch
+        steps &= gains + _PROBE_ODDS * choice.doubt > 0
         index = choice.best(steps)
         return None if index is None or choice.lattice.plan(index) in visited else index
 
@@ -134,7 +166,7 @@ class _Deciding:
         if wrong.now.throughput > wrong.earlier.throughput:
             measured += f": too little for {words.more_or_less(self._cost_ratio(wrong))} cost"
         fits = _within(question, wrong.back_to)
-        if not fits or guard.worth(wrong.difference, left) <= cost:
+        if not fits or guard.worth(wrong.difference, left) <= guard.SWITCH_MARGIN * cost:
             why = "is outside the caps now" if not fits else f"would not pay with {words.seconds(left)} of work left"
             return self._hold(choice, f"{measured}; going back {why}.")
         tried = "The step to look did not pay" if wrong.change.probe else "The change did not pay"
@@ -146,14 +178,22 @@ class _Deciding:
 
     def _room_for_table(self, choice: Choice, needed: int) -> Decision:
         question = self.question
-        table = format_mebi(max(question.table_bytes, question.table_bytes_at_end))
+        table = format_mebi(table_to_hold(question))
         reason = f"The table will reach {table}; {words.count(needed, 'PS')} of the present size hold it"
-        index = choice.best(choice.allowed() & (choice.shapes.ps > question.plan.ps.replicas))
+        index = choice.best(choice.keeping(choice.possible() & (choice.shapes.ps > question.plan.ps.replicas)))
         if index is None:
             return self._hold(choice, f"{reason}, but the caps do not allow more PSs: raise --max-ps or --max-memory.")
         return self._made(choice, choice.lattice.plan(index), reason + ".", index)
 
     def _nothing_better(self, choice: Choice, best: int | None) -> str:
+        better = choice.best(choice.possible() & ~choice.worse)  # but for budget and deadline
+        if better is not None and better != best and choice.gains()[better] >= guard.LEAST_GAIN:
+            plan = choice.lattice.plan(better)
+            predicted, present = self.fit.range(plan), self.fit.range(self.question.plan)
+            brings = words.expectation(predicted, predicted.middle / present.middle)
+            misses = self._misses(choice, plan).removeprefix("; ").replace("; would", " and")
+            if misses:
+                return f"{plan} would bring {brings}, but {misses}, by the low end of what is predicted."
         if best is None or choice.present is None or best == choice.present:
             return f"No other plan within the caps is predicted to be better than {self.question.plan}."
         plan = choice.lattice.plan(best)
@@ -188,7 +228,7 @@ class _Deciding:
             question.time_seconds, words.kind_of(question.plan, plan), plan, reason,
             action=words.action(question.plan, plan), before=question.plan, evidence=self._evidence(plan),
             considered=self._considered(choice, plan, index), predicted=fit.range(plan), present=present,
-            held=fit.held, probe=probe,
+            held=fit.held, probe=probe, law=fit.law_text,
         )  # fmt: skip
 
     def _considered(self, choice: Choice, plan: Plan, index: int | None) -> tuple[Considered, ...]:
@@ -200,17 +240,30 @@ class _Deciding:
         for one in plans[:5]:
             predicted = fit.range(one)
             cost = question.prices.per_hour(one)
-            why = "" if one == plan else self._why_not(one, predicted, cost, plan, chosen)
+            why = "" if one == plan else self._why_not(choice, one, predicted, cost, plan, chosen)
             found.append(Considered(one, predicted, cost, one == plan, why))
         return tuple(found)
 
-    def _why_not(self, one: Plan, predicted: Range, cost: float, plan: Plan, chosen: Range) -> str:
+    def _misses(self, choice: Choice, one: Plan) -> str:
+        found = np.flatnonzero(same(one, choice.shapes))
+        if not len(found):
+            return ""
+        index, plans = int(found[0]), choice.spending
+        text = ""
+        if plans.late[index] > 0:
+            text += f"; would end {words.seconds(plans.ends[index] - (self.question.deadline_seconds or 0))} too late"
+        if plans.dear[index] > 0:
+            text += f"; would cost {words.money(float(plans.costs[index]), self.question.prices.currency)} in all"
+        return text
+
+    def _why_not(self, choice: Choice, one: Plan, predicted: Range, cost: float, plan: Plan, chosen: Range) -> str:
         row = self.fit.measured(one)
         faster = predicted.middle / chosen.middle
         dearer = cost / max(1e-12, self.question.prices.per_hour(plan))
         text = f"{words.more_or_less(faster, 'faster', 'slower')} for {words.more_or_less(dearer)} cost"
         if row is not None:
             text += f" (measured {words.rate(row.throughput)} samples/s)"
+        text += self._misses(choice, one)
         if one != self.question.plan and guard.reverses(self.question, one):
             text += "; would turn a recent change round"
         return text

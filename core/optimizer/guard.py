@@ -27,7 +27,8 @@ Array = npt.NDArray[np.float64]
 LEAST_GAIN = 0.05  # in scores
 LOOK_BACK_SECONDS = 60.0
 WORSE_BY = 0.03  # in scores: a plan measured so much worse than the one before it is given up
-_TO_80 = 1.2816
+SWITCH_MARGIN = 2.0  # so many times a change's cost must be earned: the next one may cost more than the last
+_SURE = 2.3  # standard errors (99 %, one side) by which a change must be worse: it is judged several times
 _KEPT_PROMISE = 0.5  # of a predicted gain: what a change must bring at its best, or the law was wrong
 DEFAULT_SWITCH_SECONDS = 2.0
 
@@ -93,6 +94,11 @@ def worth(gain: float, left: float) -> float:
     return left * -math.expm1(-gain)
 
 
+def worths(gains: Array, left: float) -> Array:
+    """`worth` of many gains."""
+    return np.asarray(left * -np.expm1(-np.maximum(gains, -700.0)))
+
+
 def measured_score(question: Question, row: Row) -> float:
     """The score of a plan as it was measured."""
     return score(row.throughput, question.prices.per_hour(row.plan), question.objective)
@@ -120,7 +126,7 @@ def gone_wrong(question: Question, fit: Fit) -> Verdict | None:
     found = judged(question, fit)
     if found is None or found.now.windows < 2:
         return None
-    chance = _TO_80 * math.hypot(found.earlier.standard_error, found.now.standard_error)
+    chance = _SURE * math.hypot(found.earlier.standard_error, found.now.standard_error)
     if found.difference > max(WORSE_BY, chance):
         return found
     predicted, present = found.change.predicted, found.change.present

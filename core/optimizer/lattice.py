@@ -25,6 +25,7 @@ PS_SHARE = 3.0  # a worker's cores over those of a PS: the measured ratio of CPU
 TABLE_SKEW = 1.2  # the fullest PS against the mean
 _MOST_FACTOR = 2  # at most so many times the workers and the PSs in one decision
 _LAST_FINE_CORE = 1.0
+_MOST_PAIRS = 4096  # numbers of workers with numbers of PSs, where every plan within the caps is asked for
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,19 @@ class Lattice:
         )
 
 
-def lattice(question: Question) -> Lattice:
-    """The plans that may follow `question.plan`; the present one is always among them, unless a cap excludes it."""
+def lattice(question: Question, everything: bool = False) -> Lattice:
+    """The plans that may follow `question.plan`; the present one is always among them, unless a cap excludes it.
+
+    Args:
+        question: what is asked.
+        everything: also those more than one decision away, up to the caps; where these allow very many, a selection.
+    """
     plan, limits = question.plan, question.limits
     least_ps = min(needed_ps(question), 2 * plan.ps.replicas, limits.ps or 2**31)
-    workers = np.arange(1, _most(plan.worker.replicas, limits.workers) + 1, dtype=float)
-    ps = np.arange(least_ps, max(least_ps, _most(plan.ps.replicas, limits.ps)) + 1, dtype=float)
+    workers = np.arange(1, _most(plan.worker.replicas, limits.workers, everything) + 1, dtype=float)
+    ps = np.arange(least_ps, max(least_ps, _most(plan.ps.replicas, limits.ps, everything)) + 1, dtype=float)
+    if everything and len(workers) * len(ps) > _MOST_PAIRS:
+        workers, ps = (_thinned(each, math.isqrt(_MOST_PAIRS)) for each in (workers, ps))
     if question.cpu_enforced:
         grid = np.meshgrid(workers, _worker_cores(plan.worker.cpu), ps, _ps_cores(plan.ps.cpu), indexing="ij")
         w, worker_cpu, p, ps_cpu = (one.ravel() for one in grid)
@@ -83,10 +91,21 @@ def lattice(question: Question) -> Lattice:
 
 
 def needed_ps(question: Question) -> int:
-    """How many PSs of the present memory hold the table as it is and as it is expected to be."""
-    table = max(question.table_bytes, question.table_bytes_at_end) * TABLE_SKEW
+    """How many PSs of the present memory hold the tables as they are and as they are expected to be.
+
+    The fullest of them decides (case 11): as it was measured for so many PSs as there are, else as it may become.
+    """
+    table, present = table_to_hold(question), question.plan.ps.replicas
     each = table_room(question.plan.ps.memory_bytes)
-    return max(1, math.ceil(table / each))
+    needed = max(1, math.ceil(table * max(TABLE_SKEW, question.table_skew) / each))
+    if question.table_skew and table * question.table_skew <= present * each:
+        return min(needed, present)
+    return needed
+
+
+def table_to_hold(question: Question) -> int:
+    """Bytes of all tables together that the PSs must have room for."""
+    return max(question.table_bytes, question.table_bytes_at_end, question.table_bytes_high)
 
 
 def same(plan: Plan, shapes: Shapes) -> np.ndarray:
@@ -111,8 +130,15 @@ def _said_cores(question: Question, w: Array, p: Array) -> tuple[Array, Array]:
     return worker_cpu, ps_cpu
 
 
-def _most(present: int, cap: int | None) -> int:
+def _most(present: int, cap: int | None, everything: bool) -> int:
+    if everything and cap is not None:
+        return max(1, cap, present)
     return max(1, min(_MOST_FACTOR * present, cap if cap is not None else 2**31))
+
+
+def _thinned(counts: Array, most: int) -> Array:
+    """At most so many of `counts`, in even ratios, the first and the last among them."""
+    return np.unique(np.round(np.geomspace(counts[0], counts[-1], most)))
 
 
 def _worker_cores(present: float) -> Array:

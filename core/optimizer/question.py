@@ -35,7 +35,9 @@ class Question:
         decisions: of this job, oldest first, with what was measured filled in where known.
         switch_seconds: seconds of lost training of a change of "worker", "ps" or "cpu", measured or default.
         table_bytes: rows, slots and index of all PSs together now.
-        table_bytes_at_end: forecast of the same; 0: unknown.
+        table_bytes_at_end: forecast of the same; 0: unknown. table_bytes_high: the high end of its range when twice as
+            many rows have been seen as now, or at the end where that comes first; 0: unknown.
+        table_skew: bytes of the fullest PS over the mean of all; 0: unknown.
         cpu_enforced: False: shares do not hold here, so a pod is bound by its threads and the machine alone.
         period_seconds: over which shares are accounted.
     """
@@ -53,6 +55,8 @@ class Question:
     switch_seconds: Mapping[str, float]
     table_bytes: int = 0
     table_bytes_at_end: int = 0
+    table_bytes_high: int = 0
+    table_skew: float = 0.0
     cpu_enforced: bool = True
     period_seconds: float = LOCAL_PERIOD_SECONDS
     budget: float | None = None

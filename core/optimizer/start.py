@@ -12,9 +12,11 @@ from dataclasses import replace
 
 from trimtab.core.domain.job import JobSpec, Mode
 from trimtab.core.domain.plan import (
+    PS_BASE_BYTES,
     SMALLEST_CPU,
     SMALLEST_PS_MEMORY,
     SMALLEST_WORKER_MEMORY,
+    SNAPSHOT_SHARE,
     Limits,
     Plan,
     RolePlan,
@@ -23,11 +25,13 @@ from trimtab.core.domain.plan import (
 from trimtab.core.domain.quantities import format_memory
 from trimtab.core.domain.records import Decision, WarmStart
 from trimtab.core.errors import BadInput
+from trimtab.core.optimizer.past_memory import MemoryNeed, in_words
 
 WORKER_ZYGOTE_MEMORY = 640 * 2**20  # bytes: a process with TensorFlow imported that workers are forked from
 PS_ZYGOTE_MEMORY = 128 * 2**20  # bytes: one with the kernels loaded
 ZYGOTE_MEMORY = WORKER_ZYGOTE_MEMORY + PS_ZYGOTE_MEMORY
 _PS_SHARE = 3  # a PS gets a third of a worker's cores: the measured ratio of CPU per step
+_UNEVEN = 1.2  # the fullest PS against the mean, until it is measured
 NOT_ENFORCED = "CPU shares are not enforced here"
 
 
@@ -46,7 +50,9 @@ def caps_for_pods(spec: JobSpec, caps: Limits) -> tuple[Limits, bool]:
     return replace(caps, memory_bytes=left), True
 
 
-def first_plan(spec: JobSpec, caps: Limits, warm: WarmStart | None, cpu_enforced: bool) -> Decision:
+def first_plan(
+    spec: JobSpec, caps: Limits, warm: WarmStart | None, cpu_enforced: bool, need: MemoryNeed | None = None
+) -> Decision:
     """The plan that a job starts with, as a decision of kind "start" with its reason.
 
     Args:
@@ -54,6 +60,7 @@ def first_plan(spec: JobSpec, caps: Limits, warm: WarmStart | None, cpu_enforced
         caps: resolved: cores and bytes are given; None for workers or PSs means no cap.
         warm: what similar runs say; None or without runs: a cold start.
         cpu_enforced: whether CPU shares hold here; only said.
+        need: forecast of what tables and workers need; None: unknown. Pods get it as far as the caps allow.
 
     Raises:
         BadInput: the caps are below the smallest plan, or below what the wishes of `spec` need.
@@ -70,10 +77,13 @@ def first_plan(spec: JobSpec, caps: Limits, warm: WarmStart | None, cpu_enforced
         plan = _with_floors(plan, warm, room)
         asked = "as asked for" if spec.workers is not None or spec.ps is not None else "as many workers as whole cores"
         reason = f"Mode {spec.mode.value}: {plan} within {caps.cpu:g} cores, {asked}"
+    plan, raised = _with_need(plan, need, spec, room) if need is not None else (plan, "")
+    reason += raised
     notes = [] if zygotes else [f"{format_memory(caps.memory_bytes)} leave no room for zygotes: pods start cold"]
     notes += [] if cpu_enforced else [NOT_ENFORCED]
     text = ". ".join([reason, *notes]) + "."
-    predicted = warm.predicted if warm is not None and warm.plan == plan else None
+    same = warm is not None and warm.plan is not None and _but_memory(warm.plan) == _but_memory(plan)
+    predicted = warm.predicted if warm is not None and same else None
     return Decision(0.0, "start", plan, text, action=f"Start with {plan}", predicted=predicted)
 
 
@@ -173,6 +183,42 @@ def _raise_memory(plan: Plan, floor: Plan, caps: Limits) -> Plan:
         replace(plan.ps, memory_bytes=plan.ps.memory_bytes + ps_more),
         replace(plan.worker, memory_bytes=plan.worker.memory_bytes + worker_more),
     )
+
+
+def _with_need(plan: Plan, need: MemoryNeed, spec: JobSpec, caps: Limits) -> tuple[Plan, str]:
+    """`plan` with the memory per pod that is expected to be needed, and what to say of it.
+
+    In mode auto parameter servers may come later, so that where the caps hold no pods of the wanted size, more and
+    smaller ones will have to share the table.
+    """
+    w, p = plan.worker.replicas, plan.ps.replicas
+    worker, ps = SMALLEST_WORKER_MEMORY, SMALLEST_PS_MEMORY
+    if need.worker is not None:
+        worker = max(worker, _mebi(int(need.worker.high) + 2**20 - 1))
+    if need.table is not None:
+        most = max(p, caps.ps or 2 * p) if spec.mode is Mode.AUTO else p
+        room = (caps.memory_bytes or 0) - w * max(worker, plan.worker.memory_bytes)
+        sizes = ((count, _ps_memory(need.table.high * _UNEVEN / count)) for count in range(p, most + 1))
+        ps = max(ps, next((size for count, size in sizes if count * size <= room), 0) or _ps_memory(
+            need.table.high * _UNEVEN / most
+        ))  # fmt: skip
+    floor = Plan(replace(plan.ps, memory_bytes=ps), replace(plan.worker, memory_bytes=worker))
+    raised = _raise_memory(plan, floor, caps)
+    if raised == plan:
+        return plan, ""
+    words = [in_words(need)] if raised.ps != plan.ps else []
+    if raised.worker != plan.worker and need.worker is not None:
+        words.append(f"a worker should need {format_memory(_mebi(int(need.worker.middle)))}")
+    return raised, f"; {', '.join(words)}"
+
+
+def _ps_memory(table_bytes: float) -> int:
+    """The least memory of a parameter server whose table may become so large: `table_room` the other way round."""
+    return _mebi(math.ceil(PS_BASE_BYTES + table_bytes * (1 + SNAPSHOT_SHARE)) + 2**20 - 1)
+
+
+def _but_memory(plan: Plan) -> tuple[int, float, int, float]:
+    return plan.worker.replicas, plan.worker.cpu, plan.ps.replicas, plan.ps.cpu
 
 
 def _memory(caps: Limits, w: int, p: int) -> tuple[int, int]:

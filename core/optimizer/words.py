@@ -34,6 +34,14 @@ def seconds(value: float) -> str:
     return f"{math.ceil(value / 60)} min" if value < 7200 else f"{math.ceil(value / 3600)} h"
 
 
+def money(amount: float, currency: str) -> str:
+    """'$1.50', '$0.042', '2.10 EUR', rounded up in the last digit shown."""
+    digits = 2 if amount >= 1 or amount <= 0 else 1 - math.floor(math.log10(amount))
+    step = 10.0**-digits
+    text = f"{math.ceil(amount / step - 1e-6) * step:.{digits}f}"
+    return f"{currency}{text}" if len(currency) == 1 else f"{text} {currency}"
+
+
 def more_or_less(ratio: float, more: str = "more", less: str = "less") -> str:
     """'71 % more', '8 % less', 'as much': a gain rounded down, a loss rounded up."""
     percent = round(100 * (ratio - 1), 6)

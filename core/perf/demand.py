@@ -28,6 +28,7 @@ _PAST_WEIGHT = 0.5  # of the best past row beside a long one of this job
 _PAST_MOST = 2.0  # squared weight of all past rows together: many old runs do not outvote this one
 _OVERHEADS = np.arange(0.0, 0.81e-3, 0.05e-3)  # seconds of CPU per period
 _OVERHEAD_USUAL, _OVERHEAD_SPREAD, _LOG_NOISE = 0.4e-3, 0.3e-3, 0.04
+_EXACT = 1e-6  # of the target's size: a slope below that counts as none
 _FEWEST_SHARES = 3  # different cores per pod before the overhead is fitted
 
 
@@ -215,8 +216,6 @@ def solve(relative: Array, target: Array, shape: Array, ridge: float) -> Array |
     Columns are scaled to a largest value of 1; one that is zero stays out (0). None where no answer can be had:
     nothing finite, NNLS that raises, or an answer that is not one.
     """
-    from scipy.optimize import nnls
-
     if not (np.all(np.isfinite(relative)) and np.all(np.isfinite(target)) and len(target)):
         return None
     size = np.max(np.abs(relative), axis=0)
@@ -226,15 +225,42 @@ def solve(relative: Array, target: Array, shape: Array, ridge: float) -> Array |
     scaled = relative[:, used] / size[used]
     wanted = shape[used] * size[used] * _scale(relative, target, shape)
     pull = math.sqrt(ridge) * np.eye(int(used.sum()))
-    try:
-        found, _ = nnls(np.vstack([scaled, pull]), np.concatenate([target, math.sqrt(ridge) * wanted]))
-    except (RuntimeError, ValueError, FloatingPointError, np.linalg.LinAlgError):
-        return None
-    if not np.all(np.isfinite(found)) or np.any(found < 0) or not np.any(found > 0):
+    found = _nnls(np.vstack([scaled, pull]), np.concatenate([target, math.sqrt(ridge) * wanted]))
+    if found is None or not np.any(found > 0):
         return None
     answer = np.zeros(len(shape))
     answer[used] = found / size[used]
     return answer if np.all(np.isfinite(answer)) else None
+
+
+def _nnls(matrix: Array, target: Array) -> Array | None:
+    """min |matrix x - target| over x >= 0, checked to be it; None where no solver gets there.
+
+    Some releases of SciPy return something else without a word (scipy#25389), so the answer is asked for the
+    conditions that the minimum has, and a solver of another kind is tried where it lacks them.
+    """
+    from scipy.optimize import lsq_linear, nnls
+
+    for attempt in (
+        lambda: nnls(matrix, target)[0],
+        lambda: lsq_linear(matrix, target, (0.0, np.inf), method="bvls").x,
+    ):
+        try:
+            found = np.asarray(attempt(), float)
+        except (RuntimeError, ValueError, FloatingPointError, np.linalg.LinAlgError):
+            continue
+        if _is_minimum(matrix, target, found):
+            return found
+    return None
+
+
+def _is_minimum(matrix: Array, target: Array, found: Array) -> bool:
+    """Whether no coefficient could still be moved for the better (Karush, Kuhn and Tucker)."""
+    if not np.all(np.isfinite(found)) or np.any(found < 0):
+        return False
+    downhill = matrix.T @ (target - matrix @ found)
+    least = _EXACT * max(1e-300, float(np.linalg.norm(target))) * np.linalg.norm(matrix, axis=0)
+    return bool(np.all(downhill <= least) and np.all(np.abs(downhill[found > 0]) <= least[found > 0]))
 
 
 def _scale(relative: Array, target: Array, shape: Array) -> float:

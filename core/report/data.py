@@ -71,7 +71,8 @@ def report_data(record: JobRecord) -> dict[str, object]:
         "memory": {"t": [], "largest": [], "smallest": [], "limit": [], "forecast": None, "alert_share": 0,
                    "unit": "GiB per PS"},
         "cost": {"progress": [], "actual": [], "static": []},
-        "pareto": {"launch": None, "end": None},
+        "pareto": {"launch": _front(record), "end": None},
+        "accuracy": _accuracy(record),
         "warm_start": _warm_start(record.warm_start, record),
         "data": _data(record, figures),
         "reproduce": list(reproduce(record)),
@@ -98,8 +99,11 @@ def event_kind(event: JobEvent) -> str:
 def reproduce(record: JobRecord) -> tuple[str, ...]:
     """Commands: the same job once more (it starts from what this run taught), and its decisions in words.
 
-    The rows' place is not in a record, so the first one says DATA in its stead.
+    A record of an older version does not know all that was asked for, nor where the rows were: it says DATA instead.
     """
+    explained = f"trimtab explain {shlex.quote(record.run_id)}"
+    if record.asked:
+        return f"trimtab train {shlex.join(record.asked)}", explained
     tags, limits = record.tags, record.limits
     options: list[tuple[str, str | None]] = [
         ("--model", tags.get("model")), ("--batch-size", tags.get("batch_size")),
@@ -113,7 +117,7 @@ def reproduce(record: JobRecord) -> tuple[str, ...]:
     given = [word for name, value in options if value for word in (name, value)]
     return (
         f"trimtab train --data DATA {shlex.join(given)}".rstrip(),
-        f"trimtab explain {shlex.quote(record.run_id)}",
+        explained,
     )
 
 
@@ -187,8 +191,40 @@ def _decision(number: int, decision: Decision, record: JobRecord) -> dict[str, o
         "advised": decision.advised,
         "probe": decision.probe,
         "held": list(decision.held),
+        "law": decision.law,
+        "error": measures.error(decision),
         "before": None if decision.before is None else _plan(decision.before),
         "plan": _plan(decision.plan),
+    }  # fmt: skip
+
+
+def _front(record: JobRecord) -> dict[str, object] | None:
+    """The front at the start as past runs predicted it; None without one."""
+    points = [
+        (cost, speed, one) for one in record.front
+        if (cost := known(one.cost_per_hour)) is not None and (speed := known(one.throughput.middle)) is not None
+    ]  # fmt: skip
+    start = next((one for one in record.decisions if one.kind == "start"), None)
+    chosen = [] if start is None else [one for one in start.considered if one.chosen]
+    cost = known(chosen[0].cost_per_hour) if chosen else None
+    speed = known(chosen[0].throughput.middle) if chosen else None
+    if not points or cost is None or speed is None:
+        return None
+    return {
+        "tried": None,
+        "points": [],
+        "front": [[cost, speed, _plan(one.plan)] for cost, speed, one in points],
+        "chosen": {"cost_h": cost, "psi": speed, "plan": _plan(chosen[0].plan)},
+        "static": None,
+    }
+
+
+def _accuracy(record: JobRecord) -> dict[str, object] | None:
+    found = measures.accuracy(record)
+    return None if found is None else {
+        "checked": found.checked, "ranged": found.ranged, "inside": found.inside,
+        "median_error": known(found.median_error), "worst_error": known(found.worst_error), "worst": found.worst,
+        "text": sentences.came_true(record),
     }  # fmt: skip
 
 

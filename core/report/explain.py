@@ -13,9 +13,10 @@ from trimtab.core.domain.job import JobState
 from trimtab.core.domain.records import Considered, Decision, JobRecord
 from trimtab.core.report import measures, sentences
 from trimtab.core.report.data import MOST_CANDIDATES
-from trimtab.core.report.words import bounds, clock, money, one_line, plan_text, samples
+from trimtab.core.report.words import UNKNOWN, bounds, clock, money, one_line, plan_text, samples, signed
 
 COLUMNS = 100
+MOST_FRONT = 8  # rows of the front in a terminal
 
 
 def explain(record: JobRecord) -> str:
@@ -30,6 +31,7 @@ def explain(record: JobRecord) -> str:
         lines += ["", *_decision(number, decision, record)]
     if not found:
         lines += ["", "No decision yet." if running else "No decision was made."]
+    lines += _came_true(record)
     if record.state is JobState.FINISHED:
         lines += ["", *_wrapped(sentences.data(record))]
     return "\n".join(lines)
@@ -43,6 +45,9 @@ def _decision(number: int, decision: Decision, record: JobRecord) -> list[str]:
     if decision.considered:
         lines.append("     Considered (workers × cores + PSs × cores, predicted samples/s, cost per hour):")
         lines += _candidates(decision, decision.considered[:MOST_CANDIDATES], record.prices.currency)
+    if decision.kind == "start" and record.front:
+        lines.append("     The front at the start, as past runs predicted it:")
+        lines += _candidates(decision, _some(record.front), record.prices.currency)
     facts = []
     if decision.predicted is not None:
         facts.append(f"Predicted {sentences.predicted(decision)} samples/s")
@@ -54,6 +59,34 @@ def _decision(number: int, decision: Decision, record: JobRecord) -> list[str]:
     lines += _wrapped(after, 5) if after else []
     lines += [line for remark in sentences.remarks(decision) for line in _wrapped(remark, 5)]
     return lines
+
+
+def _came_true(record: JobRecord) -> list[str]:
+    """Each prediction beside what was measured, and how far off all of them were."""
+    said = sentences.came_true(record)
+    if not said:
+        return []
+    rows = [("", "predicted", "80 % range", "measured", "off", "")]
+    for number, one in measures.numbered(record):
+        off = measures.error(one)
+        if off is None or one.predicted is None:
+            continue
+        within = bounds(one.predicted) or UNKNOWN
+        verdict = measures.verdict(one) or "no range"
+        rows.append((f"{number}", samples(one.predicted.middle), within, samples(one.measured), signed(off), verdict))
+    widths = [max(len(row[place]) for row in rows) for place in range(6)]
+    lines = ["", "What came true (samples/s)"]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[:5], widths, strict=False)]
+        lines.append(f"{'  '.join(['  ' + cells[0], *cells[1:]])}  {row[5]}".rstrip())
+    return [*lines, *_wrapped(said)]
+
+
+def _some(front: tuple[Considered, ...]) -> tuple[Considered, ...]:
+    """At most some ten of the front, evenly, with both ends and the chosen one."""
+    step = max(1, -(-len(front) // MOST_FRONT))
+    last = len(front) - 1
+    return tuple(one for place, one in enumerate(front) if one.chosen or place % step == 0 or place == last)
 
 
 def _candidates(decision: Decision, considered: Iterable[Considered], currency: str) -> list[str]:

@@ -127,6 +127,44 @@ def verdict(decision: Decision) -> str | None:
     return "inside" if low <= found <= high else "outside"
 
 
+@dataclass(frozen=True)
+class Accuracy:
+    """How true a job's predictions came.
+
+    Attributes:
+        checked: predictions of plans in force that were measured afterwards. ranged: those with a range.
+        inside: those of them whose range held what was measured.
+        median_error, worst_error: |measured / predicted - 1| of all checked. worst: number of that decision.
+    """
+
+    checked: int
+    ranged: int
+    inside: int
+    median_error: float
+    worst_error: float
+    worst: int
+
+
+def error(decision: Decision) -> float | None:
+    """Measured / predicted - 1; None where either is not known, or it was only advised."""
+    found = known(decision.measured)
+    middle = None if decision.predicted is None else known(decision.predicted.middle)
+    if decision.advised or found is None or not middle:
+        return None
+    return known(found / middle - 1)
+
+
+def accuracy(job: JobRecord) -> Accuracy | None:
+    """How true the predictions came; None where none could be checked."""
+    errors = [(abs(off), number) for number, one in numbered(job) if (off := error(one)) is not None]
+    if not errors:
+        return None
+    verdicts = [found for _, one in numbered(job) if (found := verdict(one)) is not None]
+    worst, number = max(errors)
+    middle = median(off for off, _ in errors)
+    return Accuracy(len(errors), len(verdicts), verdicts.count("inside"), middle, worst, number)
+
+
 def prediction_spans(job: JobRecord) -> tuple[PredictedSpan, ...]:
     """What was predicted for which seconds; spans do not overlap, and none begins before it was made.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from trimtab.core.domain.records import JobRecord
 from trimtab.core.report import cards, panels
 from trimtab.core.report.data import report_data
+from trimtab.core.report.front_panel import front_at_start
 from trimtab.core.report.markup import esc
 from trimtab.core.report.whole_file import write_whole
 
@@ -29,8 +30,9 @@ def page(record: JobRecord) -> str:
     inline = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     main = (
         f'<div class="cols eqh">{panels.timeline(record)}{cards.rail(record)}</div>'
-        f'<div class="cols"><div class="stack">{panels.plans(record)}{panels.data_accounting(record)}'
-        f'{panels.commands(record)}</div><aside class="stack side">{panels.warm_start(record)}</aside></div>'
+        f'<div class="cols"><div class="stack">{panels.plans(record)}{front_at_start(record)}'
+        f"{panels.data_accounting(record)}{panels.commands(record)}</div>"
+        f'<aside class="stack side">{panels.warm_start(record)}</aside></div>'
         f"{cards.everything(record)}{panels.words()}"
     )
     body = (

@@ -251,8 +251,9 @@ def _share(value: float) -> str:
 def commands(record: JobRecord) -> str:
     """How to run it again, and how to read its decisions in a terminal."""
     prices = record.prices
-    note = (
-        f"DATA is the path of the rows. Prices: {money(prices.core_hour, prices.currency)} per core-hour, "
+    note = "" if record.asked else "DATA is the path of the rows. "
+    note += (
+        f"Prices: {money(prices.core_hour, prices.currency)} per core-hour, "
         f"{money(prices.gib_hour, prices.currency)} per GiB-hour."
     )
     body = "".join(map(command, reproduce(record))) + f'<p class="s" style="margin-top:10px">{esc(note)}</p>'

@@ -35,7 +35,7 @@ _LANES: tuple[tuple[str, Callable[[Plan], float]], ...] = (
     ("Workers", lambda plan: plan.worker.replicas), ("PSs", lambda plan: plan.ps.replicas),
     ("CPU cores", lambda plan: plan.cpu),
 )  # fmt: skip
-_FONT = "DejaVu Sans"  # comes with matplotlib
+FONT = "DejaVu Sans"  # comes with matplotlib
 _HUGE = 1e12  # what is larger is a fault in the record, and drawing arithmetic would overflow
 _NEAR = 0.022  # of the width: marks nearer than this take the second row
 _ROWS = (1.235, 1.13)  # heights of the two rows of marks, in the axes' height
@@ -59,7 +59,7 @@ def write_picture(record: JobRecord, path: Path, dark: bool = False) -> None:
     FigureCanvasAgg(figure)
     _draw(figure, record, colours)
     for text in figure.findobj(Text):  # a "$" in a job's name is no formula, and a user's fonts may lack our signs
-        text.set(usetex=False, parse_math=False, fontfamily=_FONT, text=_drawable(text.get_text()))
+        text.set(usetex=False, parse_math=False, fontfamily=FONT, text=drawable(text.get_text()))
     write_whole(path, lambda beside: figure.savefig(beside, format="png", dpi=100, facecolor=colours["surface"]))
 
 
@@ -71,9 +71,9 @@ def _draw(figure: Any, record: JobRecord, colours: dict[str, str]) -> None:
                                hspace=0.42)  # fmt: skip
     main: Axes = figure.add_subplot(grid[0])
     length = _length(record)
-    figure.text(0.02, 0.944, f"{one_line(record.job_name)}: {_short(sentences.outcome(record), 105)}",
+    figure.text(0.02, 0.944, f"{one_line(record.job_name)}: {short(sentences.outcome(record), 105)}",
                 color=colours["ink"], fontsize=14, fontweight="bold")  # fmt: skip
-    said = "\n".join(wrap(_short(sentences.timeline(record), 230), 125))
+    said = "\n".join(wrap(short(sentences.timeline(record), 230), 125))
     figure.text(0.02, 0.92, said, color=colours["ink-2"], fontsize=10.5, va="top", linespacing=1.35)
     _throughput(main, record, colours, length)
     _marks(main, record, colours, length)
@@ -119,7 +119,7 @@ def _throughput(axes: Axes, record: JobRecord, colours: dict[str, str], length: 
     values = [float("nan") if v is None else v / scale for _, v in points]
     axes.plot([t for t, _ in points], values, color=colours["measured"], linewidth=2, zorder=4)
     axes.set_ylim(0, most / scale * 1.08)
-    heights = _steps(most / scale * 1.08)
+    heights = round_steps(most / scale * 1.08)
     axes.set_yticks(heights, [f"{one:g}" for one in heights])
     axes.tick_params(axis="y", colors=colours["ink-3"], length=0)
     axes.grid(axis="y", color=colours["line"], linewidth=0.8)
@@ -196,21 +196,22 @@ def _ticks(length: float) -> list[float]:
     return [place * step for place in range(int(length / step + 1e-9) + 1)]
 
 
-def _steps(most: float) -> list[float]:
+def round_steps(most: float) -> list[float]:
     """Round heights from 0 to `most`, about five of them."""
     power = 10.0 ** math.floor(math.log10(most / 5))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power * 1.001 >= most / 5)
     return [place * step for place in range(int(most / step + 1e-9) + 1)]
 
 
-def _short(text: str, most: int) -> str:
+def short(text: str, most: int) -> str:
+    """`text` on one line of at most `most` signs."""
     text = one_line(text)
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
-def _drawable(text: str) -> str:
+def drawable(text: str) -> str:
     """With a box for each sign that the font lacks: matplotlib would draw one too, and warn on stderr."""
     from matplotlib.font_manager import findfont, get_font
 
-    known_signs = get_font(findfont(_FONT)).get_charmap()
+    known_signs = get_font(findfont(FONT)).get_charmap()
     return "".join(one if one == "\n" or ord(one) in known_signs else "\u25a1" for one in text)

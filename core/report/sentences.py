@@ -172,6 +172,8 @@ def remarks(decision: Decision) -> tuple[str, ...]:
     found = []
     if decision.probe:
         found.append("A probe: made to learn what the measurements could not tell yet.")
+    if decision.law:
+        found.append(f"Predicted by the {one_line(decision.law)}.")
     if decision.held:
         found.append(f"Held at a prior, because the measurements can't tell them: {', '.join(decision.held)}.")
     return tuple(found)
@@ -214,6 +216,21 @@ def predictions(job: JobRecord) -> str:
     text = f"Decision {number} measured {_size(error)} {side} its prediction"
     inside = len(checked) - len(outside)
     return f"{text}; {inside} of {len(checked)} predictions were inside their range."
+
+
+def came_true(job: JobRecord) -> str:
+    """How far off the predictions were, and how many ranges held; empty where none could be checked."""
+    found = measures.accuracy(job)
+    if found is None:
+        return ""
+    if found.checked == 1:
+        text = f"One prediction was checked: {_size(-found.median_error)} off"
+    else:
+        text = f"{plural(found.checked, 'prediction')} were checked: {_size(-found.median_error)} off in the median, "
+        text += f"{_size(-found.worst_error)} at most (decision {found.worst})"
+    if not found.ranged:
+        return f"{text}; none had a range."
+    return f"{text}; {found.inside} of {plural(found.ranged, 'range')} held what was measured (8 of 10 are meant)."
 
 
 def warm_start(job: JobRecord) -> str:

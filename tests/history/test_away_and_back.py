@@ -12,6 +12,7 @@ from trimtab.core.clock import SystemClock
 from trimtab.core.domain.job import JobState
 from trimtab.core.history.mlflow.store import MlflowHistory
 from trimtab.core.history.outbox import Delivered, deliver_waiting, waiting
+from trimtab.core.history.outline import outline
 from trimtab.core.history.past import PastRuns
 from trimtab.core.history.recorder import Recorder
 
@@ -49,7 +50,7 @@ def test_a_server_away_and_back(server, tmp_path, monkeypatch):
         return MlflowHistory(server, tmp_path)
 
     past = PastRuns(back, tmp_path / "outbox", CLOCK).fetch({"model": "dlrm"}, 5, 60.0)
-    assert (past.records, past.problem) == ((record,), "")
+    assert (past.records, past.problem) == ((outline(record),), "")
     assert waiting(tmp_path / "outbox") == ()
     assert back().link(record.run_id).startswith(f"{server}/#/experiments/")
 

@@ -12,6 +12,7 @@ from trimtab.core.domain.job import JobState
 from trimtab.core.errors import BadInput
 from trimtab.core.history.memory import InMemoryHistory
 from trimtab.core.history.mlflow.store import MlflowHistory
+from trimtab.core.history.outline import Outlines, outline
 
 STORES = ("memory", "sqlite", "server")
 COUNT = itertools.count()
@@ -37,6 +38,7 @@ def test_what_was_recorded_is_fetched_last_written_first(history):
 def test_an_empty_history_has_no_jobs(history):
     assert history.fetch({}, 5) == ()
     assert history.get("a") is None
+    assert history.outlines({}, 5) == Outlines()
     history.prepare()
     history.prepare()
     assert history.fetch({}, 5) == ()
@@ -90,6 +92,34 @@ def test_a_record_is_a_copy(history):
 def test_a_limit_below_one_is_refused(history, limit):
     with pytest.raises(BadInput, match="limit"):
         history.fetch({}, limit)
+    with pytest.raises(BadInput, match="limit"):
+        history.outlines({}, limit)
+
+
+def test_outlines_are_of_the_runs_that_started_last_whoever_wrote_last(history):
+    for run_id, started in (("b", 2e9), ("a", 1e9), ("c", 3e9)):
+        history.record(full(run_id, started_at=started, tags={"model": "dlrm", "batch_size": "512"}))
+    history.record(full("other", started_at=4e9, tags={"model": "dcn"}))
+    history.record(history.get("a"))
+    found = history.outlines({"model": "dlrm"}, 5)
+    assert [one.run_id for one in found.records] == ["c", "b", "a"] and found.unread == 0
+    assert found.records == tuple(outline(history.get(one.run_id)) for one in found.records)
+    assert [one.run_id for one in history.outlines({"model": "dlrm", "batch_size": "512"}, 2).records] == ["c", "b"]
+    assert history.outlines({"model": "nothing"}, 5) == Outlines()
+
+
+def test_the_outline_of_a_run_that_goes_on_is_that_of_its_last_record(history):
+    first = full("a", state=JobState.RUNNING, ended_at=None, observations=())
+    history.record(first)
+    history.record(full("a"))
+    assert history.outlines({}, 5) == Outlines((outline(full("a")),))
+
+
+@pytest.mark.parametrize("value", ["it's", 'both \' and "', "x" * 9000, "Ünïcode ×"])
+def test_any_value_of_a_tag_has_its_outlines(history, value):
+    history.record(job("a", {"model": value}))
+    history.record(job("b", {"model": "dlrm"}))
+    assert [one.run_id for one in history.outlines({"model": value}, 5).records] == ["a"]
 
 
 def test_a_whole_record_comes_back_as_it_was(history):

@@ -14,11 +14,12 @@ KNOWN = {
 
 
 def test_the_tags_of_a_job():
-    tags = identity(SPEC, **KNOWN)
+    tags = identity(SPEC, **KNOWN, embedding_rows=900)
     version = tags.pop("trimtab_version")
     assert version.count(".") == 2
     assert tags == {
         "model": "dlrm", "model_fingerprint": "m", "data": "f" * 64, "rows": "1000",
+        "embedding_rows": "900",
         "columns": short_hash("label y; dense a b"), "batch_size": "1024", "embedding_dim": "16", "job_name": "daily",
         "max_cpu": "2", "max_memory_bytes": "4294967296", "max_workers": "4", "max_ps": "2", "objective": "balanced",
         "mode": "auto",
@@ -44,4 +45,5 @@ def test_seed_and_directory_do_not_matter():
 def test_a_cap_that_is_not_known_is_empty():
     tags = identity(SPEC, **{**KNOWN, "limits": Limits()})
     assert [tags[key] for key in ("max_cpu", "max_memory_bytes", "max_workers", "max_ps")] == [""] * 4
+    assert tags["embedding_rows"] == ""
     assert all(isinstance(value, str) for value in tags.values())

@@ -22,6 +22,7 @@ from trimtab.core.history.mlflow import store
 from trimtab.core.history.mlflow.opening import place_of_store
 from trimtab.core.history.mlflow.store import MlflowHistory
 from trimtab.core.history.open import open_history
+from trimtab.core.history.outline import Outlines, outline
 
 PROCESSES = 16
 FORKS = """
@@ -101,7 +102,8 @@ def test_tables_can_be_read_by_mlflow(history):
     history.record(full())
     run = run_of(history, full().run_id)
     shown = json.loads(run.data.tags["mlflow.loggedArtifacts"])
-    assert shown == [{"path": "plans.json", "type": "table"}, {"path": "decisions.json", "type": "table"}]
+    names = ("plans.json", "decisions.json", "candidates.json")
+    assert shown == [{"path": name, "type": "table"} for name in names]
     for table in shown:
         found = load_dict(f"{run.info.artifact_uri}/{table['path']}")
         assert len(found["data"]) == 2
@@ -174,10 +176,49 @@ def test_what_is_foreign_cut_or_newer_is_passed_over(history):
         text = (history.place.artifacts / run.run_id / "artifacts" / "record.json").read_text()
         client.log_text(run.run_id, change(text), "record.json")
     assert [found.run_id for found in history.fetch({}, 10)] == ["good"]
-    assert history.skipped == 2
+    assert history.skipped == 3
     assert history.get("cut") is None
     history.record(job("cut"))  # whole again
     assert history.get("cut") == job("cut")
+
+
+def test_outlines_need_no_file_and_runs_of_older_versions_do(history, monkeypatch):
+    from mlflow.tracking import MlflowClient
+
+    for run_id in ("new", "old", "cut"):
+        history.record(full(run_id))
+    client = client_of(history)
+    client.delete_tag(run_of(history, "old").info.run_id, "trimtab.outline")
+    client.set_tag(run_of(history, "cut").info.run_id, "trimtab.outline", "eNq")
+    assert {one.run_id for one in history.outlines({}, 5).records} == {"new", "old", "cut"}
+    asked = []
+    monkeypatch.setattr(MlflowClient, "download_artifacts", lambda self, run, *given: asked.append(run) or "/nowhere")
+    found = history.outlines({}, 5)
+    assert found == Outlines((outline(full("new")),), 2)
+    assert set(asked) == {run_of(history, run_id).info.run_id for run_id in ("old", "cut")}
+
+
+def test_runs_of_somebody_else_with_the_same_tags_are_counted(history):
+    client = client_of(history)
+    history.record(job("good", {"model": "dlrm"}))
+    experiment = client.get_experiment_by_name("trimtab").experiment_id
+    for name in ("dlrm", "dlrm", "dcn"):
+        client.create_run(experiment, tags={"model": name})
+    client.create_run(experiment, tags={"model": "dlrm", "trimtab.run_id": "half"})  # just being made
+    found = history.outlines({"model": "dlrm"}, 5)
+    assert ([one.run_id for one in found.records], found.unread) == (["good"], 2)
+
+
+def test_what_somebody_else_keeps_there_is_not_read_to_its_end(history, monkeypatch):
+    monkeypatch.setattr(store, "_PAGE", 4)
+    monkeypatch.setattr(store, "_MOST_UNREAD", 3)
+    client = client_of(history)
+    history.record(job("good", started_at=1.0))
+    experiment = client.get_experiment_by_name("trimtab").experiment_id
+    for _ in range(9):
+        client.create_run(experiment)
+    assert history.outlines({}, 5) == Outlines((), 3)
+    assert [one.run_id for one in history.fetch({}, 5)] == ["good"] and history.skipped == 3
 
 
 def test_more_runs_than_a_page_holds(history, monkeypatch):

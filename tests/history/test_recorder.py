@@ -11,6 +11,7 @@ from trimtab.core.domain.job import JobState
 from trimtab.core.history.base import HistoryAway
 from trimtab.core.history.memory import InMemoryHistory
 from trimtab.core.history.outbox import deliver_waiting, waiting
+from trimtab.core.history.outline import Outlines, outline
 from trimtab.core.history.past import PastRuns
 from trimtab.core.history.recorder import SHORTEST_PAUSE_SECONDS, Delivery, Recorder
 
@@ -205,7 +206,7 @@ def test_past_runs_are_those_of_the_store_and_of_the_outbox(store, tmp_path, clo
     later = InMemoryHistory()
     later.record(replace(END, run_id="other", tags={"model": "dcn"}))
     past = PastRuns(lambda: later, tmp_path / "outbox", clock)
-    assert past.fetch({"model": "dlrm"}, 5, 1e6).records == (END,)
+    assert past.fetch({"model": "dlrm"}, 5, 1e6).records == (outline(END),)
 
 
 def test_an_empty_store_answers_and_is_made_ready(tmp_path, clock):
@@ -225,14 +226,23 @@ def test_past_runs_that_take_too_long_are_done_without(tmp_path, clock):
     gate = threading.Event()
 
     class Slow(InMemoryHistory):
-        def fetch(self, tags, limit):
+        def outlines(self, tags, limit):
             assert gate.wait(30)
-            return ()
+            return Outlines()
 
     found = PastRuns(Slow, tmp_path / "outbox", clock).fetch({}, 5, 100)
     gate.set()
     assert found.records == ()
     assert found.problem == "past runs could not be read within 100 s"
+
+
+def test_runs_that_could_not_be_read_are_counted(tmp_path, clock):
+    class Cut(InMemoryHistory):
+        def outlines(self, tags, limit):
+            return Outlines((), 2)
+
+    found = PastRuns(Cut, tmp_path / "outbox", clock).fetch({}, 5, 1e6)
+    assert (found.records, found.problem, found.unread) == ((), "", 2)
 
 
 def test_past_runs_of_a_broken_store_are_done_without(tmp_path, clock):

@@ -9,6 +9,7 @@ from history_records import LARGE, SMALL, START, full, job, sample
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.records import Decision, Range
 from trimtab.core.history.mlflow import rows
+from trimtab.core.history.outline import decode_outline, outline
 
 
 def all_points(record, after=-1):
@@ -63,7 +64,9 @@ def test_figures_come_at_the_end_and_once():
 
 
 def test_tags_hold_identity_and_state_and_nothing_of_mlflow():
-    tags = rows.tags(job("a", {"model": "dlrm", "mlflow.user": "x", "trimtab.state": "x", "no\nkey": "x"}), ("auc",))
+    given = job("a", {"model": "dlrm", "mlflow.user": "x", "trimtab.state": "x", "no\nkey": "x"})
+    tags = rows.tags(given, ("auc",))
+    assert decode_outline(tags.pop("trimtab.outline"), "a") == outline(given)
     assert tags == {
         "model": "dlrm", "trimtab.run_id": "a", "trimtab.state": "finished", "trimtab.job_name": "daily",
         "trimtab.nonfinite_dropped": "1", "trimtab.nonfinite": "auc",
@@ -78,6 +81,25 @@ def test_the_tables():
     assert grow["reason"] == "Workers use 97 % of their cores"
     assert (grow["before"], grow["plan"]) == (str(SMALL), str(LARGE))
     assert (grow["present"], grow["predicted"], grow["predicted_low"], grow["measured"]) == (1e3, 1.8e3, 1.6e3, 1750.0)
+    assert grow["error"] == 1750.0 / 1800.0 - 1 and grow["held"] == "k2" and grow["law"] is None
+
+
+def test_candidates_and_the_front_are_tables_where_there_are_any():
+    record = full()
+    assert list(rows.tables(job("a"))) == ["plans.json", "decisions.json"]
+    assert list(rows.tables(record)) == ["plans.json", "decisions.json", "candidates.json"]
+    found = rows.tables(replace(record, front=record.decisions[1].considered))
+    candidates, front = (json.loads(found[name]) for name in ("candidates.json", "front.json"))
+    first, second = (dict(zip(candidates["columns"], row, strict=True)) for row in candidates["data"])
+    assert (first["number"], first["plan"], first["predicted_high"], first["chosen"]) == (2, str(LARGE), 2000.0, True)
+    assert (second["plan"], second["predicted_low"], second["cost_per_hour"]) == (str(SMALL), None, 0.04)
+    assert front["data"] == [[str(LARGE), 0.07, 1800.0, True], [str(SMALL), 0.04, 1000.0, False]]
+
+
+def test_an_error_that_no_number_can_hold_is_left_out():
+    tiny = replace(full().decisions[1], predicted=Range(1e-300), measured=1e300)
+    table = json.loads(rows.decisions_table(full(decisions=(tiny,))))
+    assert dict(zip(table["columns"], table["data"][0], strict=True))["error"] is None
 
 
 def test_the_note_is_a_page_of_markdown():

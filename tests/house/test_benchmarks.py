@@ -9,11 +9,19 @@ import pytest
 
 TIMEOUT_SECONDS = 900  # against hanging only: the promised 240 s are of a machine that does nothing else
 NAMED = {
+    "guard.py": {"slower_share", "gain_kept_share", "blind_slower_share"},
+    "model_error.py": {"median_error", "rmsle", "coverage_80", "repeat_deviation"},
+    "memory_forecast.py": {"error_at_2x", "worst_error_at_2x"},
     "memory.py": {"bytes_per_row_spread_percent", "growth_pause_seconds"},
     "resize.py": {
         "planned_gap_200mb_seconds", "planned_gap_2gb_seconds", "freeze_seconds", "added_worker_first_step_seconds",
         "ps_crash_to_training_seconds",
     },
+    "warm_start.py": {
+        "worker_accuracy", "ps_accuracy", "first_day_accuracy", "jct_ratio_to_cold", "search_ms",
+    },
+    "front.py": {"exact_4m_seconds", "nsga2_40x50_hypervolume_ratio", "nsga2_100x100_hypervolume_ratio"},
+    "selection.py": {"seconds_1000_jobs", "value_ratio_to_exact"},
     "step.py": {"cpu_ms_per_step", "steps_per_second"},
     "main_job.py": {
         "train_seconds", "samples_per_second", "help_seconds", "cold_changes", "warm_changes",
@@ -63,5 +71,5 @@ def test_a_missed_goal_is_marked(repository, monkeypatch, value, goal, better, l
 
 
 def test_every_benchmark_is_known_here(repository):
-    helpers = {"figures.py", "run_all.py", "resize_job.py"}
+    helpers = {"figures.py", "run_all.py", "resize_job.py", "model_error_job.py", "warm_start_month.py", "guard_job.py"}
     assert {path.name for path in (repository / "benchmarks").glob("*.py")} - helpers == set(NAMED)

@@ -29,6 +29,7 @@ RUN_ELSEWHERE = {
     "make chaos SEED=7": ("tests/house/test_makefile.py", '("SEED=7", "7")'),
     "make ui": (".ci/run", 'make -C "$place/trimtab" ui'),
     ".venv/bin/trimtab history": (".ci/run", ".venv/bin/trimtab history"),
+    ".venv/bin/trimtab fit measured.csv --predict plans.csv": ("tests/cli/test_fit.py", "shlex.split(PAGE)"),
     ".venv/bin/trimtab export RUN --out exported": ("tests/training/test_export_job.py", '"export", str(moved)'),
     ".venv/bin/airflow db migrate": ("tests/pipelines/test_train_dag.py", '"airflow", "db", "migrate"'),
 }
@@ -91,7 +92,7 @@ def own_model(repository, place):
 def test_every_shown_command_is_run_somewhere(repository):
     found = commands(repository)
     assert len(found) > 6
-    here = {command for start in ("data ", "train ", "resume ", "ps ") for command in shown(repository, start)}
+    here = {command for start in ("data ", "plan ", "train ", "resume ", "ps ") for command in shown(repository, start)}
     assert [command for command in found if command not in here and command not in RUN_ELSEWHERE] == []
     for command, (file, text) in RUN_ELSEWHERE.items():
         assert command in found, f"{command}: no page shows it any more"
@@ -128,6 +129,19 @@ def test_data_commands_do_what_the_page_says(repository, place):
     assert any("data sample" in command for command in said) and any("data describe" in command for command in said)
     assert all(text.strip() for text in said.values())
     assert (place / "rows.parquet").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_plan_commands_start_nothing(repository, place, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRIMTAB_HOME", str(tmp_path))
+    monkeypatch.setenv("TRIMTAB_HISTORY", "none")
+    shown_ones = shown(repository, "plan ")
+    assert shown_ones
+    for command in shown_ones:
+        out = run(command, place)
+        assert out.startswith("Would start with ") and "What this rests on" in out
+    assert (place / "front.png").stat().st_size > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
 @pytest.mark.slow

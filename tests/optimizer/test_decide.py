@@ -82,8 +82,9 @@ def questions(draw):
 
 
 @settings(max_examples=150)
-@given(questions())
-def test_every_decision_keeps_the_caps_and_can_be_read(asked):
+@given(questions(), st.none() | st.floats(1e-3, 1e3), st.floats(0, 10), st.none() | st.floats(0.1, 1e4))
+def test_every_decision_keeps_the_caps_and_can_be_read(asked, budget, spent, deadline):
+    asked = replace(asked, budget=budget, spent=spent, deadline_seconds=deadline)
     made = decide(asked)
     assert made == decide(asked), "the same question, the same answer"
     assert made.kind in ("hold", "grow", "shrink", "replace")
@@ -241,9 +242,9 @@ def test_a_dear_change_is_not_made():
 
 
 def test_a_step_to_look_is_one_step_marked_and_bounded():
-    """Without CPU figures one plan says nothing about two workers; half an hour of work is worth a look."""
+    """Without CPU figures or shares, one plan says nothing about two workers; half an hour of work is worth a look."""
     blind = tuple(replace(one, worker_cpu_seconds=None, ps_cpu_seconds=None) for one in windows(SMALL, 0.0235, 3.0))
-    tight = {"observations": blind, "limits": Limits(1.6, 6 * GIB, 4, 4)}
+    tight = {"observations": blind, "cpu_enforced": False, "objective": Objective.FASTEST}
     made = decide(question(**tight))
     assert made.probe and made.kind in ("grow", "replace")
     added = made.plan.worker.replicas - 1 + made.plan.ps.replicas - 1
@@ -251,6 +252,13 @@ def test_a_step_to_look_is_one_step_marked_and_bounded():
     assert decide(question(batches_left=200, **tight)).kind == "hold"
     enough = tuple(replace(changed(SMALL, LARGE, 1.0), advised=True, probe=True) for _ in range(MOST_PROBES))
     assert decide(question(decisions=enough, **tight)).kind == "hold"
+
+
+def test_a_step_to_look_is_not_taken_where_it_would_lose_as_much_as_it_may_win():
+    """Balanced, a second worker costs half as much more: if the machine is what holds it back, all of that is lost."""
+    blind = tuple(replace(one, worker_cpu_seconds=None, ps_cpu_seconds=None) for one in windows(SMALL, 0.0235, 3.0))
+    made = decide(question(observations=blind, cpu_enforced=False))
+    assert made.kind == "hold" and "not sure enough" in made.reason
 
 
 def test_a_table_that_will_not_fit_gets_another_server_at_any_price():
@@ -297,3 +305,4 @@ def test_the_law_beside_the_decision_is_the_rooms_own():
     fitted = fit(asked.observations, (), SMALL, BATCH, 15.0, (), Setting(True, 2.0, 0.02))
     made = decide(asked)
     assert made.predicted == fitted.range(made.plan) and made.held == fitted.held
+    assert made.law == fitted.law_text and made.law.startswith("quota law")

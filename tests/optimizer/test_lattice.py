@@ -1,6 +1,7 @@
 """The lattice: within the caps, one decision away, and the present plan in it."""
 
 import math
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,6 +62,18 @@ def test_two_cores_have_the_plans_one_would_name():
     assert "3 × 0.4 + 1 × 0.4" not in plans, "at most twice the workers in one decision"
 
 
+def test_everything_within_the_caps_is_more_than_one_decision_away_and_never_too_much():
+    present = plan(1, 1.0, 1, 0.3)
+    wide = question(present, Limits(16.0, 64 * GIB, 12, 4))
+    near, far = lattice(wide), lattice(wide, everything=True)
+    assert near.shapes.workers.max() == 2 and far.shapes.workers.max() == 12
+    assert {int(one) for one in far.shapes.workers} == set(range(1, 13))
+    assert far.present is not None and far.plan(far.present) == present
+    huge = lattice(question(present, Limits(2000.0, 4000 * GIB, 2000, 2000)), everything=True)
+    assert len(huge) < 500_000
+    assert huge.shapes.workers.max() > 1500 and huge.present is not None
+
+
 def test_where_shares_do_not_hold_cores_only_follow_the_pods():
     found = lattice(question(plan(1, 1.0, 1, 0.3), Limits(2.0, 16 * GIB, 4, 4), enforced=False))
     plans = [str(found.plan(index)) for index in range(len(found))]
@@ -79,3 +92,14 @@ def test_the_table_decides_how_few_servers_there_may_be():
     found = lattice(grown)
     assert {int(one) for one in found.shapes.ps} == {3, 4}
     assert found.present is None
+
+
+def test_the_fullest_server_is_reckoned_with_as_it_was_measured():
+    present = plan(1, 1.0, 2, 0.3)
+    each = table_room(GIB)
+    limits = Limits(4.0, 16 * GIB, 4, 4)
+    full = question(present, limits, table_bytes=each, table_bytes_high=int(1.9 * each))
+    assert needed_ps(full) == 3, "until it is known how full the fullest is"
+    assert needed_ps(replace(full, table_skew=1.04)) == 2, "these two hold it"
+    assert needed_ps(replace(full, table_skew=1.4)) == 3 == needed_ps(replace(full, table_skew=1.1))
+    assert needed_ps(replace(full, table_bytes=0, table_bytes_high=each // 2, table_skew=1.9)) == 1

@@ -15,10 +15,13 @@ from trimtab.core.domain.plan import (
     Plan,
     RolePlan,
     cold_plan,
+    table_room,
 )
 from trimtab.core.domain.records import PastRun, Range, WarmStart
 from trimtab.core.errors import BadInput
+from trimtab.core.optimizer.past_memory import MemoryNeed
 from trimtab.core.optimizer.start import ZYGOTE_MEMORY, caps_for_pods, first_plan
+from trimtab.core.perf.memory import Expected
 
 GIB, MIB = 2**30, 2**20
 CAPS = Limits(2.0, 6 * GIB)
@@ -159,3 +162,44 @@ def test_a_first_plan_keeps_every_cap_or_says_which_one_is_too_small(caps, worke
     assert workers in (None, one.worker.replicas) and ps in (None, one.ps.replicas)
     assert min(one.worker.cpu, one.ps.cpu) >= SMALLEST_CPU - 1e-9
     assert one.worker.memory_bytes >= SMALLEST_WORKER_MEMORY and one.ps.memory_bytes >= SMALLEST_PS_MEMORY
+
+
+def needs(table=None, worker=None, source="run x"):
+    def about(nbytes):
+        return Expected(nbytes, nbytes * 0.9, nbytes * 1.1) if nbytes else None
+
+    return MemoryNeed(about(table), about(worker), source)
+
+
+@pytest.mark.parametrize("before", [None, plan(2, 0.8, 1, 0.4)])
+def test_pods_get_the_memory_that_is_expected_to_be_needed(before):
+    said = warm(before) if before else None
+    caps = Limits(2.0, 32 * GIB, 4, 4)
+    plain = first_plan(JobSpec("rows"), caps, said, True)
+    made = first_plan(JobSpec("rows"), caps, said, True, needs(12 * GIB, 5 * GIB))
+    assert str(made.plan) == str(plain.plan)
+    assert table_room(made.plan.ps.memory_bytes) >= 12 * 1.1 * 1.2 * GIB, "with the high end, and the fullest PS"
+    assert made.plan.worker.memory_bytes >= 5.5 * GIB - MIB
+    assert "the tables should reach 12Gi by run x, a worker should need 5Gi" in made.reason
+    assert made.predicted == plain.predicted
+    small = first_plan(JobSpec("rows"), caps, said, True, needs(8 * MIB, 600 * MIB))
+    assert small == plain, "what is enough already stays"
+
+
+def test_what_one_server_cannot_hold_is_shared_by_those_that_may_come():
+    caps = Limits(2.0, 16 * GIB, 2, 4)
+    made = first_plan(JobSpec("rows"), caps, None, True, needs(8 * GIB)).plan
+    worst = 8 * 1.1 * 1.2 * GIB
+    assert table_room(made.ps.memory_bytes) < worst, "it does not fit into one"
+    each = made.ps.memory_bytes
+    assert any(n * each <= 16 * GIB and table_room(each) >= worst / n for n in (2, 3, 4))
+    fixed = first_plan(JobSpec("rows", mode="fixed", workers=1, ps=1), caps, None, True, needs(9 * GIB)).plan
+    assert fixed.memory_bytes + ZYGOTE_MEMORY <= 16 * GIB and table_room(fixed.ps.memory_bytes) > table_room(GIB)
+
+
+@given(table=st.integers(1, 2**44), worker=st.integers(1, 2**40), memory=st.integers(4 * GIB, 64 * GIB),
+       mode=st.sampled_from(["auto", "fixed"]))  # fmt: skip
+def test_no_forecast_breaks_a_cap(table, worker, memory, mode):
+    made = first_plan(JobSpec("rows", mode=mode), Limits(4.0, memory, 4, 4), None, True, needs(table, worker))
+    room, _ = caps_for_pods(JobSpec("rows", mode=mode), Limits(4.0, memory, 4, 4))
+    assert made.plan.memory_bytes <= room.memory_bytes

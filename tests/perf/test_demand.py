@@ -59,6 +59,13 @@ def test_where_there_is_no_answer_it_says_so(matrix, target):
     assert solve(matrix, target, SHAPE, 0.01) is None
 
 
+def forbid_the_other_solver(monkeypatch):
+    def fails(*args, **options):
+        raise ValueError("no answer")
+
+    monkeypatch.setattr(scipy.optimize, "lsq_linear", fails)
+
+
 @pytest.mark.parametrize("failure", [RuntimeError("Maximum number of iterations reached."), ValueError("empty")])
 def test_when_nnls_raises_the_last_good_fit_is_used_and_said(monkeypatch, failure):
     rows = [(1024, 1, 1.0, 0.018), (1024, 2, 1.0, 0.020), (1024, 3, 1.0, 0.9)]
@@ -71,6 +78,7 @@ def test_when_nnls_raises_the_last_good_fit_is_used_and_said(monkeypatch, failur
         return real(matrix, target, *args)
 
     monkeypatch.setattr(scipy.optimize, "nnls", fails_with_all)
+    forbid_the_other_solver(monkeypatch)
     found = fit_role(points(rows), STATED_WORKER, FREE)
     assert found.note == "NNLS failed: the last good fit is used"
     assert found.demand == good.demand
@@ -79,6 +87,7 @@ def test_when_nnls_raises_the_last_good_fit_is_used_and_said(monkeypatch, failur
 @pytest.mark.parametrize("answer", [np.array([math.nan] * 3), np.array([-1.0] * 3), np.zeros(3)])
 def test_an_answer_that_is_none_leaves_the_stated_shape(monkeypatch, answer):
     monkeypatch.setattr(scipy.optimize, "nnls", lambda matrix, target: (answer[: matrix.shape[1]], 0.0))
+    forbid_the_other_solver(monkeypatch)
     found = fit_role(points([(1024, 1, 1.0, 0.018)]), STATED_WORKER, LOCAL)
     assert "stated" in found.note
     one = np.array([1.0])
@@ -114,3 +123,12 @@ def test_history_pulls_harder_than_what_is_stated():
     assert with_history == pytest.approx(0.056, rel=0.04), "the rows of the past, a little of what is stated"
     assert fit_role(one, STATED_WORKER, FREE).demand.seconds(*at)[0] < 0.024
     assert fit_role(points([]), STATED_WORKER, FREE) is None
+
+
+def test_a_wrong_answer_of_nnls_is_noticed_and_another_solver_asked(monkeypatch):
+    """scipy#25389: 1.15 returned a point that is not the minimum, without a word."""
+    matrix, target = np.array([[3.0, 2.0], [1.0, 1.0]]), np.array([3.0, 2.0])
+    right = solve(matrix, target, np.ones(2), 1e-9)
+    assert right == pytest.approx([0.0, 1.6], abs=1e-4)
+    monkeypatch.setattr(scipy.optimize, "nnls", lambda matrix, target: (np.array([0.8, 0.4]), 0.0))
+    assert solve(matrix, target, np.ones(2), 1e-9) == pytest.approx(right, abs=1e-6)

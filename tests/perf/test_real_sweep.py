@@ -1,7 +1,9 @@
 """The fit on real configurations under CPU quotas, by the benchmark's own code; sweeps are recorded, nothing runs here.
 
-`data/sweep.csv` is a sweep of this product's own job (`benchmarks/model_error.py --rows`). The study's sweep, of an
-older prototype, lies beside the checkout.
+`data/sweep.csv` is a sweep of this product's own job on a machine of its own, written by `python
+benchmarks/model_error.py --rows tests/perf/data/sweep.csv`; `data/busy_sweep.csv` is one (2 repeats) while others used
+1.25 of the machine's 2 cores, so that no quota could be promised. The study's sweep, of an older prototype, lies beside
+the checkout.
 """
 
 import json
@@ -21,7 +23,7 @@ from trimtab.core.perf.iteration import Setting, Shapes, step_seconds
 
 GIB = 2**30
 LOCAL = Setting(period_seconds=0.02)
-RECORDED = Path(__file__).parent / "data" / "sweep.csv"
+DATA = Path(__file__).parent / "data"
 
 
 @pytest.fixture
@@ -115,8 +117,9 @@ def test_any_eight_of_the_study_predict_the_other_forty(benchmark, shared_data):
     assert 0.68 < statistics.fmean(one.inside for one in found) < 0.92
 
 
-def test_the_recorded_sweep_is_one(benchmark):
-    windows = benchmark.read_rows(RECORDED)
+@pytest.mark.parametrize("name", ["sweep.csv", "busy_sweep.csv"])
+def test_the_recorded_sweep_is_one(benchmark, name):
+    windows = benchmark.read_rows(DATA / name)
     assert len({one.key for one in windows}) >= 24
     for one in windows:
         assert one.seen.plan.cpu <= 1.2 + 1e-9
@@ -134,12 +137,22 @@ def test_the_recorded_sweep_is_one(benchmark):
 
 
 def test_eight_of_the_products_own_plans_predict_the_others(benchmark):
-    windows = benchmark.read_rows(RECORDED)
-    found = benchmark.analyse(windows, LOCAL, splits=6)
+    windows = benchmark.read_rows(DATA / "sweep.csv")
+    assert len({one.repeat for one in windows}) >= 5
+    found = benchmark.analyse(windows, LOCAL, splits=4)
     error = statistics.median(one.median for one in found.anchored)
     assert error <= max(0.08, 1.5 * benchmark.repeat_deviation(windows))
-    reference = statistics.median(one.rmsle for one in found.paper)
-    assert statistics.median(one.rmsle for one in found.anchored) < 0.7 * reference
+    rmsle = statistics.median(one.rmsle for one in found.anchored)
+    assert rmsle < 0.7 * statistics.median(one.rmsle for one in found.paper)
+
+
+def test_on_a_busy_machine_the_recent_window_helps_and_the_papers_law_is_still_worse(benchmark):
+    found = benchmark.analyse(benchmark.read_rows(DATA / "busy_sweep.csv"), LOCAL, splits=12)
+    anchored, unanchored, paper = (
+        statistics.median(one.rmsle for one in scores) for scores in (found.anchored, found.unanchored, found.paper)
+    )
+    assert anchored < unanchored
+    assert anchored < 0.9 * paper
 
 
 def test_a_truth_of_the_laws_own_form_is_found(benchmark, job):

@@ -80,8 +80,21 @@ def grown():
         (JobEvent(60.0, "checkpoint", "a copy of every vshard"), JobEvent(113.0, "pod_lost", "worker-1-2 was killed"),
          JobEvent(117.0, "recovered", "worker-1-3 took its place")),
         1_796_069_878.0, 1_796_070_029.0, "balanced", Limits(2.0, 6 * GIB, 4, 2), Prices(),
-        WarmStart(runs, FIRST, ("run 20261127 ran out of memory with 512Mi per PS",), Range(20_000.0), note),
+        warm_start=WarmStart(runs, FIRST, ("run 20261127 ran out of memory with 512Mi per PS",), Range(20_000.0), note),
     )  # fmt: skip
+
+
+def warm():
+    """The same job as one that began with what past runs told: a front, a law, a prediction that was checked."""
+    job = grown()
+    front = tuple(
+        Considered(one, Range(speed), cost, one == FIRST)
+        for one, speed, cost in ((plan(1, 0.4), 11_000.0, 0.03), (FIRST, 20_000.0, 0.05), (SECOND, 33_000.0, 0.08))
+    )
+    start = replace(job.decisions[0], considered=front[1:], predicted=Range(20_000.0), measured=20_400.0,
+                    law="quota law, fitted on 12 windows of 2 past runs", held=("CPU per PS",))  # fmt: skip
+    asked = ("--data", "rows.parquet", "--model", "dlrm", "--epochs", "2", "--budget", "3")
+    return replace(job, front=front, decisions=(start, *job.decisions[1:]), asked=asked)
 
 
 def just_begun():
@@ -134,5 +147,6 @@ records = st.builds(
     st.lists(st.builds(JobEvent, _any_float, _text, _text), max_size=3).map(tuple),
     _any_float, _maybe, st.just("balanced"),
     st.builds(Limits, _maybe, st.one_of(st.none(), st.integers(1, 2**50)), st.none(), st.none()),
-    st.builds(Prices, _any_float, _any_float, st.sampled_from(["$", "EUR", ""])), st.one_of(st.none(), _warm), _text,
+    st.builds(Prices, _any_float, _any_float, st.sampled_from(["$", "EUR", ""])), _maybe, _maybe,
+    st.one_of(st.none(), _warm), _text, front=st.lists(_considered, max_size=3).map(tuple),
 )  # fmt: skip

@@ -65,6 +65,27 @@ def test_a_whole_job():
     assert counts["checkpoints"] == 1
 
 
+def test_the_front_the_law_and_how_true_it_came():
+    data = check(report_data(report_records.warm()))
+    launch = data["pareto"]["launch"]
+    assert [(cost, speed) for cost, speed, _ in launch["front"]] == [(0.03, 11e3), (0.05, 2e4), (0.08, 33e3)]
+    assert launch["chosen"]["psi"] == 20_000.0 and launch["chosen"]["plan"]["workers"] == 1
+    assert data["decisions"][0]["law"].startswith("quota law") and data["decisions"][0]["held"] == ["CPU per PS"]
+    assert data["decisions"][0]["error"] == pytest.approx(0.02)
+    accuracy = data["accuracy"]
+    assert (accuracy["checked"], accuracy["ranged"], accuracy["inside"], accuracy["worst"]) == (3, 2, 1, 3)
+    assert accuracy["text"].startswith("3 predictions were checked")
+    assert report_data(report_records.grown())["pareto"]["launch"] is None
+    assert report_data(report_records.just_begun())["accuracy"] is None
+
+
+def test_the_same_job_again_is_asked_for_in_the_words_it_had():
+    (again, _) = report_data(report_records.warm())["reproduce"]
+    assert again == "trimtab train --data rows.parquet --model dlrm --epochs 2 --budget 3"
+    (older, _) = report_data(report_records.grown())["reproduce"]
+    assert older.startswith("trimtab train --data DATA --model dlrm"), "a record that does not know"
+
+
 def test_predictions_begin_when_the_plan_is_in_force_and_are_not_redrawn():
     spans = report_data(report_records.grown())["predicted"]
     assert [(one["t0"], one["t1"], one["p50"]) for one in spans] == [(42.5, 78.4, 34_800.0), (78.4, 151.4, 41_000.0)]

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.records import Decision, Range
-from trimtab.core.report import sentences
+from trimtab.core.report import measures, sentences
 from trimtab.core.report.explain import COLUMNS, explain
 from trimtab.core.report.sentences import decision_line
 
@@ -37,6 +37,41 @@ def test_each_decision_is_told():
     assert "(probed)" in text and "(held)" in text
     assert lines[-1] == "Every batch was applied exactly once."
     assert max(len(line) for line in lines) <= COLUMNS
+
+
+def test_what_came_true_is_told_beside_what_was_predicted():
+    lines = plain(explain(report_records.grown())).splitlines()
+    place = lines.index("What came true (samples/s)")
+    assert [line.split() for line in lines[place + 2 : place + 4]] == [
+        ["2", "34.8", "k", "31.0–37.2", "k", "33.9", "k", "-3", "%", "inside"],
+        ["3", "41.0", "k", "38.0–44.0", "k", "36.2", "k", "-12", "%", "outside"],
+    ]
+    said = " ".join(lines[place + 4 : place + 6])
+    assert said.startswith(
+        "2 predictions were checked: 8 % off in the median, 12 % at most (decision 3); 1 of 2 ranges"
+    )
+    found = measures.accuracy(report_records.grown())
+    assert (found.checked, found.ranged, found.inside, found.worst) == (2, 2, 1, 3)
+    assert found.worst_error == pytest.approx(1 - 36_200 / 41_000)
+    assert "came true" not in explain(report_records.just_begun()), "nothing was checked"
+
+
+def test_a_single_prediction_and_one_without_a_range():
+    job = report_records.grown()
+    one = replace(job, decisions=(changed(predicted=Range(30_000.0), measured=33_000.0),))
+    assert plain(sentences.came_true(one)) == "One prediction was checked: 10 % off; none had a range."
+    advised = replace(job, decisions=(changed(predicted=Range(3e4), measured=3e4, advised=True),))
+    assert sentences.came_true(advised) == ""
+
+
+def test_the_start_tells_its_front_its_law_and_what_was_held():
+    text = plain(explain(report_records.warm()))
+    assert "     The front at the start, as past runs predicted it:" in text.splitlines()
+    assert "     *  1 × 0.75 + 1 × 0.25  20.0 k  $0.050" in text.splitlines()
+    assert "Predicted by the quota law, fitted on 12 windows of 2 past runs." in text
+    assert "Held at a prior, because the measurements can't tell them: CPU per PS." in text
+    many = replace(report_records.warm(), front=report_records.warm().front * 30)
+    assert len(explain(many).splitlines()) < len(text.splitlines()) + 60
 
 
 def test_a_running_job_is_told_as_far_as_it_is():

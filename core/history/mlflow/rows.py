@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,13 @@ from trimtab.core.domain.job import JobState, PlanChange
 from trimtab.core.domain.plan import Plan
 from trimtab.core.domain.quantities import format_memory
 from trimtab.core.domain.records import Decision, JobRecord, Range, Sample
+from trimtab.core.history.outline import encode_outline
 
 RUN_ID = "trimtab.run_id"
 STATE = "trimtab.state"
 WRITTEN = "trimtab.written"
 LAST_STEP = "trimtab.last_step"
+OUTLINE = "trimtab.outline"
 DROPPED = "trimtab.nonfinite_dropped"
 STATUSES = {
     JobState.RUNNING: "RUNNING", JobState.FINISHED: "FINISHED", JobState.STOPPED: "KILLED", JobState.FAILED: "FAILED",
@@ -90,6 +93,9 @@ def tags(job: JobRecord, dropped: Sequence[str]) -> dict[str, str]:
         kept["trimtab.warm_start"] = tag_value(", ".join(run.run_id for run in job.warm_start.runs) or "cold")
     if job.out_of_memory:
         kept["trimtab.out_of_memory"] = job.out_of_memory
+    packed = encode_outline(job)
+    if packed:
+        kept[OUTLINE] = packed
     return kept
 
 
@@ -119,11 +125,48 @@ def plans_table(job: JobRecord) -> str:
     return _table(columns, rows)
 
 
+def tables(job: JobRecord) -> dict[str, str]:
+    """Every table by the name of its file; one that would be empty from the start to the end is left out."""
+    found = {"plans.json": plans_table(job), "decisions.json": decisions_table(job)}
+    if any(one.considered for one in job.decisions):
+        found["candidates.json"] = candidates_table(job)
+    if job.front:
+        found["front.json"] = front_table(job)
+    return found
+
+
+def candidates_table(job: JobRecord) -> str:
+    """Every plan that a decision looked at: predicted, its price, and why it was not chosen."""
+    columns = (
+        "number", "time_seconds", "plan", "predicted", "predicted_low", "predicted_high", "cost_per_hour", "chosen",
+        "why_not",
+    )  # fmt: skip
+    rows: list[list[object]] = [
+        [
+            decision.number, round(decision.time_seconds, 3), str(one.plan), one.throughput.middle, one.throughput.low,
+            one.throughput.high, one.cost_per_hour, one.chosen, one.why_not,
+        ]
+        for decision in job.decisions
+        for one in decision.considered
+    ]  # fmt: skip
+    return _table(columns, rows)
+
+
+def front_table(job: JobRecord) -> str:
+    """The front at the start: plans that no other one beat in cost and throughput, as past runs predicted them."""
+    columns = ("plan", "cost_per_hour", "predicted", "chosen")
+    rows: list[list[object]] = [
+        [str(one.plan), one.cost_per_hour, one.throughput.middle, one.chosen] for one in job.front
+    ]
+    return _table(columns, rows)
+
+
 def decisions_table(job: JobRecord) -> str:
-    """Every decision with its reason, the prediction and what was measured afterwards."""
+    """Every decision with its reason, the prediction, what it rests on, and what was measured afterwards."""
     columns = (
         "number", "time_seconds", "kind", "action", "reason", "before", "plan", "present", "predicted",
-        "predicted_low", "predicted_high", "measured", "switch_seconds", "paused_seconds", "advised", "probe",
+        "predicted_low", "predicted_high", "measured", "error", "switch_seconds", "paused_seconds", "advised", "probe",
+        "law", "held",
     )  # fmt: skip
     return _table(columns, [_decision_row(decision) for decision in job.decisions])
 
@@ -195,8 +238,18 @@ def _decision_row(decision: Decision) -> list[object]:
         str(decision.before) if decision.before is not None else None, str(decision.plan),
         present.middle if present is not None else None, predicted.middle if predicted is not None else None,
         predicted.low if predicted is not None else None, predicted.high if predicted is not None else None,
-        decision.measured, decision.switch_seconds, decision.paused_seconds, decision.advised, decision.probe,
+        decision.measured, _error(decision), decision.switch_seconds, decision.paused_seconds, decision.advised,
+        decision.probe, decision.law or None, ", ".join(decision.held) or None,
     ]  # fmt: skip
+
+
+def _error(decision: Decision) -> float | None:
+    """Measured / predicted - 1, where both are known."""
+    predicted, measured = decision.predicted, decision.measured
+    if decision.advised or predicted is None or measured is None or not predicted.middle:
+        return None
+    off = measured / predicted.middle - 1
+    return off if math.isfinite(off) else None
 
 
 def _table(columns: Sequence[str], rows: list[list[object]]) -> str:

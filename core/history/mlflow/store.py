@@ -14,13 +14,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trimtab.core.clock import Clock, SystemClock
 from trimtab.core.domain.records import JobRecord
 from trimtab.core.errors import BadInput, TrimtabError
 from trimtab.core.history.base import HistoryAway
 from trimtab.core.history.mlflow import rows
+from trimtab.core.history.mlflow.asking import equalities, equals, first_line, half_made, whole_number
 from trimtab.core.history.mlflow.model import describe_model
 from trimtab.core.history.mlflow.opening import (
     experiment_name,
@@ -29,6 +30,7 @@ from trimtab.core.history.mlflow.opening import (
     sign_of_life,
     without_password,
 )
+from trimtab.core.history.outline import Outlines, decode_outline, outline
 from trimtab.core.history.record_file import FILE, decode_record, encode_record
 from trimtab.core.history.sieve import sieve
 
@@ -41,13 +43,14 @@ log = logging.getLogger(__name__)
 MODEL = "model"
 _MOST_POINTS = 900  # per request; servers refuse more than 1000
 _PAGE = 50
+_MOST_UNREAD = 100  # what somebody else keeps in the experiment is not read to its end
 
 
 class MlflowHistory:
     """Past jobs as runs of one MLflow experiment ("trimtab", or MLFLOW_EXPERIMENT_NAME).
 
     Attributes:
-        skipped: runs that the last `fetch` could not read.
+        skipped: runs that the last `fetch` could not read: cut, of a newer version, made by somebody else.
     """
 
     def __init__(self, uri: str | None, home: Path, clock: Clock | None = None) -> None:
@@ -88,15 +91,41 @@ class MlflowHistory:
             return ()
         found: list[JobRecord] = []
         with self._talking("was not read") as client:
-            for run in self._search(client, _filter(tags), [f"tags.`{rows.WRITTEN}` DESC"]):
+            for run in self._search(client, " AND ".join(equalities(tags)), [f"tags.`{rows.WRITTEN}` DESC"]):
+                if half_made(run):
+                    continue
                 job = self._read(client, run)
                 if job is None:
                     self.skipped += 1
                 elif tags.items() <= job.tags.items():
                     found.append(job)
-                if len(found) == limit:
+                if len(found) == limit or self.skipped == _MOST_UNREAD:
                     break
         return tuple(found)
+
+    def outlines(self, tags: Mapping[str, str], limit: int) -> Outlines:
+        """Outlines of the records that carry `tags`; see `History.outlines`.
+
+        They come with the search itself; a run without one (of an older version, cut) costs a download.
+        """
+        if limit < 1:
+            raise BadInput("limit", limit, "give a whole number of at least 1")
+        if self._is_new():
+            return Outlines()
+        found: list[JobRecord] = []
+        unread = 0
+        with self._talking("was not read") as client:
+            for run in self._search(client, " AND ".join(equalities(tags)), []):  # MLflow's order: last started first
+                if half_made(run):
+                    continue
+                job = self._outline(client, run)
+                if job is None:
+                    unread += 1
+                elif tags.items() <= job.tags.items():
+                    found.append(job)
+                if len(found) == limit or unread == _MOST_UNREAD:
+                    break
+        return Outlines(tuple(found), unread)
 
     def get(self, run_id: str) -> JobRecord | None:
         """The record of `run_id`; see `History.get`."""
@@ -153,7 +182,7 @@ class MlflowHistory:
         return f"runs:/{run}/{MODEL}"
 
     def _write_points(self, client: MlflowClient, run: Run, job: JobRecord, dropped: int) -> None:
-        after = _whole(run.data.tags.get(rows.LAST_STEP), -1)
+        after = whole_number(run.data.tags.get(rows.LAST_STEP), -1)
         chunk: list[rows.Point] = []
         for sample in rows.points(job, after):
             if len(chunk) + len(sample) > _MOST_POINTS:
@@ -167,7 +196,7 @@ class MlflowHistory:
 
     def _write_texts(self, client: MlflowClient, run: str, job: JobRecord) -> None:
         client.log_text(run, encode_record(job).decode("utf-8"), FILE)
-        for name, text in (("plans.json", rows.plans_table(job)), ("decisions.json", rows.decisions_table(job))):
+        for name, text in rows.tables(job).items():
             if self._sent.get((run, name)) != text:
                 client.log_text(run, text, name)
                 self._sent[run, name] = text
@@ -175,7 +204,7 @@ class MlflowHistory:
     def _write_tags(self, client: MlflowClient, run: str, job: JobRecord, dropped: tuple[str, ...]) -> None:
         from mlflow.entities import RunTag
 
-        tables = [{"path": name, "type": "table"} for name in ("plans.json", "decisions.json")]
+        tables = [{"path": name, "type": "table"} for name in rows.tables(job)]
         self._written = max(self._written + 1, int(self._clock.wall() * 1e6))
         values = rows.tags(job, dropped) | {
             rows.WRITTEN: f"{self._written:020d}",
@@ -233,7 +262,7 @@ class MlflowHistory:
     def _run_id(self, client: MlflowClient, run_id: str) -> str:
         """MLflow's id of our run, "" when there is none. Of two (nobody should make them) the first counts."""
         if run_id not in self._runs:
-            wanted = _equals(rows.RUN_ID, run_id)
+            wanted = equals(rows.RUN_ID, run_id)
             if wanted is None:
                 return ""
             for run in self._search(client, wanted, ["attributes.start_time ASC"], most=1):
@@ -260,6 +289,8 @@ class MlflowHistory:
         """The record beside a run; None when it is not one of ours, was cut, or is of a newer format."""
         from mlflow.exceptions import MlflowException
 
+        if rows.RUN_ID not in run.data.tags:
+            return None
         try:
             with tempfile.TemporaryDirectory(prefix="trimtab-record-") as folder:
                 path = Path(client.download_artifacts(run.info.run_id, FILE, folder))
@@ -267,6 +298,17 @@ class MlflowHistory:
         except (TrimtabError, OSError, MlflowException) as error:
             log.info("run %s is passed over: %s", run.info.run_id, error)
             return None
+
+    def _outline(self, client: MlflowClient, run: Run) -> JobRecord | None:
+        """The outline of a run, from its tag or else from the record beside it; None when neither can be read."""
+        packed = run.data.tags.get(rows.OUTLINE)
+        try:
+            if packed:
+                return decode_outline(packed, run.info.run_id)
+        except TrimtabError as error:
+            log.info("run %s: %s", run.info.run_id, error)
+        job = self._read(client, run)
+        return outline(job) if job is not None else None
 
     def _pages(self, server: str = "") -> str:
         return f"{(server or without_password(self.place.uri)).rstrip('/')}/#/experiments"
@@ -289,7 +331,7 @@ class MlflowHistory:
             self._experiment = ""
             self._runs.clear()
             self._sent.clear()
-            raise HistoryAway(f"MLflow at {self.place.shown} {failed} ({_first_line(error)})") from error
+            raise HistoryAway(f"MLflow at {self.place.shown} {failed} ({first_line(error)})") from error
 
 
 def _send(client: MlflowClient, run: str, points: list[rows.Point], last_step: int | None) -> None:
@@ -316,30 +358,3 @@ def _attach(client: MlflowClient, run: str, name: PurePosixPath, path: Path) -> 
         renamed = Path(folder) / name.name
         renamed.symlink_to(path.absolute())
         client.log_artifact(run, str(renamed), artifact_path=parent)
-
-
-def _filter(tags: Mapping[str, str]) -> str:
-    """A search that finds at least what carries `tags`; what the store's language can't say is compared afterwards."""
-    known = [_equals(key, rows.tag_value(value)) for key, value in tags.items() if rows.searchable(key)]
-    return " AND ".join([f"tags.`{rows.WRITTEN}` != ''", *filter(None, known)])
-
-
-def _equals(key: str, value: str) -> str | None:
-    if not value or "\\" in value or ("'" in value and '"' in value):
-        return None
-    quote = '"' if "'" in value else "'"
-    return f"tags.`{key}` = {quote}{value}{quote}"
-
-
-def _whole(text: str | None, default: int) -> int:
-    try:
-        return int(text) if text is not None else default
-    except ValueError:
-        return default
-
-
-def _first_line(error: BaseException) -> str:
-    """What a person can use of a library's message: its first line, shortened."""
-    lines: list[Any] = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
-    return text if len(text) <= 200 else text[:199] + "…"
