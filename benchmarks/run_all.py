@@ -13,7 +13,9 @@ from pathlib import Path
 from figures import machine
 
 HERE = Path(__file__).resolve().parent
-NOT_BENCHMARKS = {"figures.py", "run_all.py", "resize_job.py", "model_error_job.py", "warm_start_month.py", "guard_job.py"}
+NOT_BENCHMARKS = {
+    "figures.py", "run_all.py", "resize_job.py", "model_error_job.py", "warm_start_month.py", "guard_job.py",
+}  # fmt: skip
 
 
 def first_paragraph(path: Path) -> tuple[str, str]:

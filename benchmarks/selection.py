@@ -191,7 +191,7 @@ def spread(values: Sequence[float]) -> str:
 def main() -> None:
     """Measure and report."""
     chosen = options(__doc__)
-    repeats, seeds, worlds, count = (2, 12, 1, 60) if chosen.quick else (9, 120, 8, 120)
+    repeats, seeds, worlds, count = (2, 12, 1, 60) if chosen.quick else (9, 80, 6, 120)
     offers, capacity = jobs(1, 1000)
     seconds = []
     for _ in range(repeats):

@@ -14,7 +14,7 @@ here, every failure is caught, and the fit without the newest row takes its plac
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -234,19 +234,20 @@ def solve(relative: Array, target: Array, shape: Array, ridge: float) -> Array |
 
 
 def _nnls(matrix: Array, target: Array) -> Array | None:
-    """min |matrix x - target| over x >= 0, checked to be it; None where no solver gets there.
+    """The least |matrix x - target| over x >= 0, checked to be it; None where no solver gets there.
 
     Some releases of SciPy return something else without a word (scipy#25389), so the answer is asked for the
     conditions that the minimum has, and a solver of another kind is tried where it lacks them.
     """
     from scipy.optimize import lsq_linear, nnls
 
-    for attempt in (
-        lambda: nnls(matrix, target)[0],
-        lambda: lsq_linear(matrix, target, (0.0, np.inf), method="bvls").x,
-    ):
+    attempts: tuple[Callable[[], Array], ...] = (
+        lambda: np.asarray(nnls(matrix, target)[0]),
+        lambda: np.asarray(lsq_linear(matrix, target, (0.0, np.inf), method="bvls").x),
+    )
+    for attempt in attempts:
         try:
-            found = np.asarray(attempt(), float)
+            found = attempt()
         except (RuntimeError, ValueError, FloatingPointError, np.linalg.LinAlgError):
             continue
         if _is_minimum(matrix, target, found):

@@ -105,7 +105,7 @@ def parts(found):
     return found.index.tolist(), found.cost.tolist(), found.throughput.tolist()
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(spaces(), LAWS, SETTINGS, st.integers(1, 200), st.integers(1, 4096))
 def test_leaving_plans_out_unseen_changes_nothing(space, law, setting, block, batch_size):
     speed = speed_of(law, batch_size, setting)
@@ -126,7 +126,7 @@ def test_any_throughput_at_all_if_nothing_is_known_of_it(space, seed, block):
     assert parts(exact_front(space, speed, None, block)) == one_by_one(space, speed)
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(
     spaces(), st.sampled_from([1, 3, 1000]), st.sampled_from([0, 1, 5]), st.integers(1, 50), st.sampled_from([9, 30]),
 )

@@ -215,7 +215,7 @@ OFFERS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(OFFERS, st.integers(1, 40).map(float), st.integers(1, 60).map(lambda gib: gib * GIB))
 def test_rules_that_always_hold(offers, cpu, memory):
     selection = select(offers, Capacity(cpu, memory))
@@ -285,9 +285,9 @@ def test_a_choice_is_feasible_and_never_above_the_exact_one_nor_that_above_the_b
 
 
 def test_close_to_the_exact_answer_on_hard_small_ones():
-    """Six rows of three, of which two or three fit: without repair the greedy is 10 % short in the mean."""
+    """Six rows of three, of which two or three fit: without repair the greedy is 7 % short in the mean."""
     ratios = []
-    for seed in range(30):
+    for seed in range(20):
         generator = np.random.default_rng(seed)
         value, first, second = (generator.uniform(1, 10, (6, 3)) for _ in range(3))
         options = Options(value, (first, second), (14.0, 14.0))
