@@ -2,7 +2,7 @@
 
 One real job trains on the sample (batch 512) while its plan goes through 26 configurations (1 to 4 workers, 1 to 3
 parameter servers, 0.1 to 0.6 cores per pod, 1.2 cores in all), in 5 interleaved repeats, each in an order of its own; a
-window of 5.5 s is measured after 2 s in full force. Then the product's own `perf.fit` is asked as a job in a later
+window of 4.2 s is measured after 1.2 s in full force. Then the product's own `perf.fit` is asked as a job in a later
 repeat would ask it: it has 8 configurations of the first repeat and one recent window, of the plan in force (one of the
 8), and predicts the configurations that it has not seen, as they are in that later repeat. `median_error` and `rmsle`
 (of the logarithms of throughput) are medians over 40 seeded choices of the 8, each with every later repeat;

@@ -138,8 +138,8 @@ def _worst(fitted: TableFit) -> tuple[str, tuple[str, ...], _Rows]:
 
     ordered = sorted(fitted.compared, key=miss, reverse=True)[:_MOST_COMPARED]
     rows = [
-        (*_cells(one.shape), str(one.repeats), f"{one.measured:,.4g}", f"{one.predicted:,.4g}",
-         _UNKNOWN if one.left_out is None else f"{one.left_out:,.4g}",
+        (*_cells(one.shape), str(one.repeats), _speed(one.measured), _speed(one.predicted),
+         _UNKNOWN if one.left_out is None else _speed(one.left_out),
          _UNKNOWN if one.left_out is None else f"{one.left_out / one.measured - 1:+.1%}")
         for one in ordered
     ]  # fmt: skip
@@ -148,9 +148,13 @@ def _worst(fitted: TableFit) -> tuple[str, tuple[str, ...], _Rows]:
 
 
 def _range(one: Prediction) -> tuple[str, str, str]:
-    ends = ("" if end is None else f"{end:,.4g}" for end in (one.low, one.high))
-    low, high = (end or _UNKNOWN for end in ends)
-    return f"{one.throughput:,.4g}", low, high
+    low, high = (_UNKNOWN if end is None else _speed(end) for end in (one.low, one.high))
+    return _speed(one.throughput), low, high
+
+
+def _speed(value: float) -> str:
+    """Samples per second: four digits at least, and no powers of ten, which nobody compares at a glance."""
+    return f"{value:,.0f}" if 1000 <= value < 1e15 else f"{value:.4g}"
 
 
 def _cells(shape: Shape) -> tuple[str, ...]:

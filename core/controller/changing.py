@@ -19,7 +19,7 @@ from trimtab.core.controller.serving import commit
 from trimtab.core.controller.state import Draft, Phase, Slot, State, Switch
 from trimtab.core.domain.job import Mode, PlanChange
 from trimtab.core.domain.plan import Plan, within
-from trimtab.core.domain.records import Decision, Observation
+from trimtab.core.domain.records import Decision, Observation, seconds_without
 from trimtab.core.optimizer.question import Question
 
 DEFAULT_SWITCH_SECONDS = {"worker": 0.5, "ps": 1.0, "cpu": 0.1}  # of lost training, until this job has measured it
@@ -201,10 +201,10 @@ def _question(state: State, now: float) -> Question:
 
 
 def _spent(state: State, now: float) -> float:
-    """What the plans that were in force have cost so far, in money."""
+    """What the plans that were in force have cost so far, in money; nothing was while no controller ran the job."""
     ends = [change.time_seconds for change in state.plans[1:]] + [state.seconds(now)]
     return sum(
-        max(0.0, end - change.time_seconds) / 3600 * state.settings.prices.per_hour(change.plan)
+        seconds_without(change.time_seconds, end, state.idle) / 3600 * state.settings.prices.per_hour(change.plan)
         for change, end in zip(state.plans, ends, strict=True)
     )
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
@@ -72,6 +73,7 @@ PS_TIMEOUT_SECONDS = 5.0
 MESSAGE_SECONDS = 10.0  # that a message is shown
 _TOLD_OTHERWISE = ("plan", "hold", "advice")  # decisions stand above the line
 PS_CALLS = 16  # at the same time
+_SOLVERS = ("scipy.optimize", "scipy.special")  # what fits and forecasts import when they first need it
 
 
 class PsLine(Protocol):
@@ -123,6 +125,12 @@ class Ports:
     snapshots: str = ""
 
 
+def load_solvers() -> None:
+    """Import early what takes half a second: `step` forecasts under the lock, and workers would wait for it."""
+    for name in _SOLVERS:
+        import_module(name)
+
+
 class Driver:
     """Runs one job from a first state to its end."""
 
@@ -155,6 +163,7 @@ class Driver:
         """
         server: Server | None = None
         try:
+            self._pool.submit(load_solvers)
             self._show()
             server = self._ports.serve(self._answer)
             while not self._over:

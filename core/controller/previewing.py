@@ -96,7 +96,7 @@ def foresee(
         prices=spec.prices, decisions=(), switch_seconds={}, cpu_enforced=not resources.not_enforced,
         budget=spec.budget, deadline_seconds=spec.deadline_seconds,
     )  # fmt: skip
-    runs = [run.run_id for run in beginning.warm.runs]
+    runs = beginning.prior_runs or tuple(run.run_id for run in beginning.warm.runs)
     return preview(question, decision, looked.rows.expected, runs, what_ifs)
 
 
@@ -120,7 +120,8 @@ def explained(
     if found.relative:
         return decision, ()
     predicted = decision.predicted if decision.predicted is not None else found.first.throughput
+    considered = start_considered(found, looked.spec.mode is Mode.AUTO)
     return replace(
-        decision, considered=start_considered(found), predicted=predicted, held=found.held, law=found.law,
+        decision, considered=considered, predicted=predicted, held=found.held, law=found.law,
         evidence=(*decision.evidence, f"{found.tried} plans within the caps were compared", *found.rests_on),
     ), front_considered(found)  # fmt: skip

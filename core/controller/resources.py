@@ -26,7 +26,7 @@ from trimtab.core.history.past import PastRuns
 from trimtab.core.history.recorder import Recorder
 from trimtab.core.optimizer.past_memory import RowBytes, memory_need
 from trimtab.core.optimizer.start import NOT_ENFORCED, caps_for_pods, first_plan
-from trimtab.core.optimizer.warm_start import HARD_TAGS, prior_observations, warm_start
+from trimtab.core.optimizer.warm_start import HARD_TAGS, prior_observations, prior_runs, warm_start
 
 MOST_PAST_RUNS = 50  # looked at for a warm start
 HISTORY_SETTING = "TRIMTAB_HISTORY"  # none: no store is read or written; the record stays in the job's directory
@@ -50,11 +50,16 @@ class Resources:
 
 @dataclass(frozen=True)
 class Beginning:
-    """How a job begins: its first plan as a decision, what that rests on, and observations of past runs."""
+    """How a job begins: its first plan as a decision, what that rests on, and observations of past runs.
+
+    `prior_runs` are those that the observations come from: of all runs in `warm` the heaviest, and also where the mode
+    follows no run's plan.
+    """
 
     decision: Decision
     warm: WarmStart
     prior: tuple[Observation, ...]
+    prior_runs: tuple[str, ...] = ()
 
 
 def resources_of(spec: JobSpec) -> Resources:
@@ -111,6 +116,7 @@ class Memory:
         """
         warm = WarmStart(note="No past run was looked for")
         prior: tuple[Observation, ...] = ()
+        prior_of: tuple[str, ...] = ()
         alike: tuple[JobRecord, ...] = ()
         if self._past is not None:
             past = self._past.fetch({name: tags[name] for name in HARD_TAGS}, MOST_PAST_RUNS)
@@ -119,7 +125,8 @@ class Memory:
             if past.problem:
                 note = f"{warm.note.rstrip('. ')}; {past.problem}" if warm.runs else f"Cold start: {past.problem}"
                 warm = replace(warm, note=note)
-            prior = prior_observations(records, [run.run_id for run in warm.runs])
+            named = [run.run_id for run in warm.runs]
+            prior, prior_of = prior_observations(records, named), prior_runs(records, named)
             alike = tuple(one for one in records if one.run_id in {run.run_id for run in warm.runs})
             if spec.mode is not Mode.AUTO:  # the plan is the caller's: past runs only say what memory is needed
                 warm = replace(warm, runs=(), predicted=None, note=f"Mode {spec.mode}: past plans are not followed")
@@ -130,4 +137,4 @@ class Memory:
             decision = replace(decision, reason=decision.reason.replace(NOT_ENFORCED, cause))
         if not warm.runs:
             warm = replace(warm, plan=None)  # floors of memory, which the first plan has taken in
-        return Beginning(replace(decision, number=1), warm, prior)
+        return Beginning(replace(decision, number=1), warm, prior, prior_of)

@@ -43,10 +43,11 @@ from trimtab.core.controller.running import (
 from trimtab.core.controller.signals import stops_in_order
 from trimtab.core.controller.state import Settings, State, Switch, first_state
 from trimtab.core.controller.store import FileStore
+from trimtab.core.domain.asked import asked_words
 from trimtab.core.domain.job import JobState, PlanChange
 from trimtab.core.domain.model_spec import ModelSpec
 from trimtab.core.domain.plan import within
-from trimtab.core.domain.records import Decision, JobRecord
+from trimtab.core.domain.records import Decision, JobRecord, idle_spans
 from trimtab.core.errors import BadInput, CorruptCopy, Interrupted, JobFailed, StaleState, WireError
 from trimtab.core.history.identity import identity
 from trimtab.core.history.record_file import FILE, read_record
@@ -240,7 +241,8 @@ def _prepare(
     if record is None:
         record = JobRecord(
             document.job_id, spec.job_name, JobState.RUNNING, tags, (), (), (), {}, objective=str(spec.objective),
-            started_at=_born(job_dir, clock), warm_start=beginning.warm,
+            budget=spec.budget, deadline_seconds=spec.deadline_seconds, started_at=_born(job_dir, clock),
+            warm_start=beginning.warm, asked=asked_words(spec, resources.caps),
         )  # fmt: skip
     record = replace(
         record, state=JobState.RUNNING, limits=resources.caps, prices=spec.prices, ended_at=None, reason="",
@@ -316,7 +318,7 @@ def _resumed(state: State, record: JobRecord, plan: Decision | None, now: float)
         plans = (*plans, PlanChange(state.seconds(now), state.document.plan, "the plan in force when the job went on"))
     return replace(
         state, decisions=decisions, plans=plans, observations=record.observations,
-        growth=growth_before(record.samples, state.settings),
+        growth=growth_before(record.samples, state.settings), idle=idle_spans(record, state.seconds(now)),
         switch=Switch(plan.number, now) if plan is not None else None,
     )  # fmt: skip
 

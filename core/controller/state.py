@@ -253,7 +253,7 @@ class State:
         wish: a decision that is to be committed. considering: a question is being answered.
         switch: the last change, until it is measured.
         settled_at: since when everything runs as planned. marks: of the running window, by pod.
-        growth: samples of the tables' growth.
+        growth: samples of the tables' growth. idle: seconds since the job's start in which no controller ran it.
     """
 
     settings: Settings
@@ -302,6 +302,7 @@ class State:
     settled_at: float | None = None
     marks: Mapping[str, Mark] = field(default_factory=dict)
     growth: tuple[Growth, ...] = ()
+    idle: tuple[tuple[float, float], ...] = ()
 
     @property
     def waits_for_servers(self) -> bool:

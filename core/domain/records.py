@@ -7,7 +7,7 @@ here is plain data that JSON can hold, so that controller, history, report and c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from trimtab.core.domain.job import JobState, PlanChange
@@ -270,3 +270,30 @@ class JobRecord:
     job_dir: str = ""
     front: tuple[Considered, ...] = ()
     asked: tuple[str, ...] = ()
+
+
+def idle_spans(record: JobRecord, until: float | None = None) -> tuple[tuple[float, float], ...]:
+    """Seconds of a resumed job in which no controller ran it: nothing was in force, and nothing was paid for.
+
+    Each begins with the last that the record knows of a controller, so what one did after it last wrote its record
+    counts as idle.
+
+    Args:
+        record: of the job.
+        until: the job goes on at this moment and its record does not say so yet; None: it does.
+    """
+    seen = [one.time_seconds for one in record.samples]
+    seen += [one.time_seconds for one in record.events if one.kind != "resumed"]
+    ends = [one.time_seconds for one in record.events if one.kind == "resumed"] + ([until] if until is not None else [])
+    spans = []
+    for end in ends:
+        before = [time for time in (*seen, *ends) if time < end]  # another resume is a sign of a controller as well
+        if seen and before:
+            spans.append((max(before), end))
+    return tuple(sorted(set(spans)))
+
+
+def seconds_without(start: float, end: float, spans: Iterable[tuple[float, float]]) -> float:
+    """How long it is from `start` to `end` without what lies in `spans`, which do not overlap; never below 0."""
+    inside = sum(max(0.0, min(end, until) - max(start, since)) for since, until in spans)
+    return max(0.0, end - start - inside)

@@ -17,7 +17,7 @@ from trimtab.core.optimizer import guard
 from trimtab.core.optimizer.doubt import least_gain
 from trimtab.core.optimizer.front import front_of
 from trimtab.core.optimizer.lattice import Lattice, lattice, same
-from trimtab.core.optimizer.objective import COST_WEIGHT, scores
+from trimtab.core.optimizer.objective import COST_WEIGHT, log_cost, scores
 from trimtab.core.optimizer.question import Question
 from trimtab.core.optimizer.spending import SLACK, Spending, spending
 from trimtab.core.perf.fit import Fit
@@ -165,7 +165,7 @@ def make_choice(question: Question, fit: Fit, everything: bool = False) -> Choic
     shapes = plans.shapes
     doubt = least_gain(fit, shapes)
     if plans.present is not None:
-        dearer = np.log(np.maximum(plans.cost, 1e-9) / max(1e-9, plans.cost[plans.present]))
+        dearer = log_cost(plans.cost) - log_cost(plans.cost[plans.present])
         doubt = doubt - COST_WEIGHT[question.objective] * dearer
     barred |= guard.turned_round(question, shapes.workers, shapes.worker_cpu, shapes.ps, shapes.ps_cpu)
     switch = _switch_seconds(question, shapes)

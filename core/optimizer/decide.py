@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.domain.plan import Plan
+from trimtab.core.domain.plan import Plan, within
 from trimtab.core.domain.quantities import format_memory
 from trimtab.core.domain.records import Considered, Decision, Range
 from trimtab.core.optimizer import guard, words
 from trimtab.core.optimizer.choice import Choice, make_choice
 from trimtab.core.optimizer.lattice import needed_ps, same, table_to_hold
-from trimtab.core.optimizer.missing import told_limits, told_miss, told_possible
+from trimtab.core.optimizer.missed_limits import told_limits, told_miss, told_possible
 from trimtab.core.optimizer.question import Question
 from trimtab.core.perf.fit import Fit, fit
 from trimtab.core.perf.iteration import Setting
@@ -68,7 +68,7 @@ class _Deciding:
             return self._keep_limits(choice)
         open_ = guard.unproven(question, fit)
         if open_ is not None:
-            then, now = words.rate(open_.earlier.throughput), words.rate(open_.now.throughput)
+            then, now = (words.rate(one.measured_throughput) for one in (open_.earlier, open_.now))
             reason = f"The last change has not shown yet what it brings: {now} samples/s now, {then} before."
             return self._hold(choice, reason)
         return self._compare(choice)
@@ -144,7 +144,7 @@ class _Deciding:
         now = self.fit.range(before)
         brings = words.expectation(predicted, predicted.middle / now.middle)
         wanted = words.target(before, plan)
-        cost = question.prices.per_hour(plan) / max(1e-12, question.prices.per_hour(before))
+        cost = question.prices.per_hour(plan) / max(1e-300, question.prices.per_hour(before))
         if probe:
             reason = (
                 f"{self._limit()}; whether {wanted} help is not known yet: the law says {brings}, "
@@ -161,7 +161,7 @@ class _Deciding:
         question = self.question
         left = guard.seconds_left(question, wrong.now.throughput)
         cost = guard.switch_cost(question, wrong.back_to)
-        then, now = words.rate(wrong.earlier.throughput), words.rate(wrong.now.throughput)
+        then, now = (words.rate(one.measured_throughput) for one in (wrong.earlier, wrong.now))
         measured = f"{wrong.now.plan} brings {now} samples/s, {wrong.back_to} brought {then}"
         if wrong.now.throughput > wrong.earlier.throughput:
             measured += f": too little for {words.more_or_less(self._cost_ratio(wrong))} cost"
@@ -174,7 +174,7 @@ class _Deciding:
 
     def _cost_ratio(self, wrong: guard.Verdict) -> float:
         prices = self.question.prices
-        return prices.per_hour(wrong.now.plan) / max(1e-12, prices.per_hour(wrong.back_to))
+        return prices.per_hour(wrong.now.plan) / max(1e-300, prices.per_hour(wrong.back_to))
 
     def _room_for_table(self, choice: Choice, needed: int) -> Decision:
         question = self.question
@@ -198,7 +198,7 @@ class _Deciding:
             return f"No other plan within the caps is predicted to be better than {self.question.plan}."
         plan = choice.lattice.plan(best)
         ratio = choice.throughput[best] / choice.throughput[choice.present]
-        cost = choice.lattice.cost[best] / max(1e-12, choice.lattice.cost[choice.present])
+        cost = choice.lattice.cost[best] / max(1e-300, choice.lattice.cost[choice.present])
         trade = f"{words.more_or_less(ratio)} throughput for {words.more_or_less(cost)} cost"
         cap = self.question.limits.cpu or math.inf
         full = f"The cap of {cap:g} cores is used up; the" if self.question.plan.cpu > 0.95 * cap else "The"
@@ -259,10 +259,10 @@ class _Deciding:
     def _why_not(self, choice: Choice, one: Plan, predicted: Range, cost: float, plan: Plan, chosen: Range) -> str:
         row = self.fit.measured(one)
         faster = predicted.middle / chosen.middle
-        dearer = cost / max(1e-12, self.question.prices.per_hour(plan))
+        dearer = cost / max(1e-300, self.question.prices.per_hour(plan))
         text = f"{words.more_or_less(faster, 'faster', 'slower')} for {words.more_or_less(dearer)} cost"
         if row is not None:
-            text += f" (measured {words.rate(row.throughput)} samples/s)"
+            text += f" (measured {words.rate(row.measured_throughput)} samples/s)"
         text += self._misses(choice, one)
         if one != self.question.plan and guard.reverses(self.question, one):
             text += "; would turn a recent change round"
@@ -319,11 +319,4 @@ def format_mebi(memory_bytes: float) -> str:
 
 
 def _within(question: Question, plan: Plan) -> bool:
-    limits = question.limits
-    return (
-        plan.cpu <= (limits.cpu or math.inf) + 1e-9
-        and plan.memory_bytes <= (limits.memory_bytes or math.inf)
-        and plan.worker.replicas <= (limits.workers or math.inf)
-        and plan.ps.replicas <= (limits.ps or math.inf)
-        and plan.ps.replicas >= needed_ps(question)
-    )
+    return within(plan, question.limits) and plan.ps.replicas >= needed_ps(question)

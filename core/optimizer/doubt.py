@@ -27,7 +27,8 @@ import numpy as np
 from trimtab.core.perf.demand import STATED_PS, STATED_WORKER, RoleDemand
 from trimtab.core.perf.fit import Fit
 from trimtab.core.perf.iteration import Array, Setting, Shapes
-from trimtab.core.perf.rows import Row
+from trimtab.core.perf.ranges import moved_sd
+from trimtab.core.perf.rows import Row, gap_seconds
 
 _PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _DEMAND_SD = 0.08  # log sd of a demand that another plan's windows told
@@ -81,7 +82,10 @@ def _open(fit: Fit, row: Row) -> list[_Form]:
 def _measured(fit: Fit, others: Sequence[Row]) -> tuple[Array, Array]:
     """Logarithm of each plan's seconds over those of the plan in force in the same minutes, with standard errors."""
     pairs = [(one, fit.beside(one)) for one in others]
-    chance = [math.hypot(beside.standard_error, one.standard_error, _DEMAND_SD) for one, beside in pairs]
+    chance = [
+        math.hypot(beside.standard_error, one.standard_error, _DEMAND_SD, moved_sd(gap_seconds(one, beside)))
+        for one, beside in pairs
+    ]
     return np.array([math.log(one.seconds / beside.seconds) for one, beside in pairs]), np.array(chance)
 
 

@@ -19,13 +19,14 @@ import numpy as np
 
 from trimtab.core.domain.plan import SMALLEST_CPU, Plan, RolePlan, table_room
 from trimtab.core.optimizer.question import Question
+from trimtab.core.optimizer.space import Space
 from trimtab.core.perf.iteration import Array, Shapes
 
 PS_SHARE = 3.0  # a worker's cores over those of a PS: the measured ratio of CPU per step
-TABLE_SKEW = 1.2  # the fullest PS against the mean
+TABLE_SKEW = 1.2  # the fullest PS against the mean, until it is measured
 _MOST_FACTOR = 2  # at most so many times the workers and the PSs in one decision
 _LAST_FINE_CORE = 1.0
-_MOST_PAIRS = 4096  # numbers of workers with numbers of PSs, where every plan within the caps is asked for
+_MOST_PAIRS = 4096  # numbers of workers with numbers of PSs: a hundred plans each, half a second for the law
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,15 @@ def lattice(question: Question, everything: bool = False) -> Lattice:
 
     Args:
         question: what is asked.
-        everything: also those more than one decision away, up to the caps; where these allow very many, a selection.
+        everything: also those more than one decision away, up to the caps. Very many numbers of pods are a selection,
+            one step from the present plan always in it.
     """
     plan, limits = question.plan, question.limits
     least_ps = min(needed_ps(question), 2 * plan.ps.replicas, limits.ps or 2**31)
-    workers = np.arange(1, _most(plan.worker.replicas, limits.workers, everything) + 1, dtype=float)
-    ps = np.arange(least_ps, max(least_ps, _most(plan.ps.replicas, limits.ps, everything)) + 1, dtype=float)
-    if everything and len(workers) * len(ps) > _MOST_PAIRS:
-        workers, ps = (_thinned(each, math.isqrt(_MOST_PAIRS)) for each in (workers, ps))
+    workers = np.arange(1, _most(plan.worker.replicas, limits.workers, limits.cpu, everything) + 1, dtype=float)
+    ps = np.arange(least_ps, max(least_ps, _most(plan.ps.replicas, limits.ps, limits.cpu, everything)) + 1, dtype=float)
+    if len(workers) * len(ps) > _MOST_PAIRS:
+        workers, ps = _thinned(workers, plan.worker.replicas), _thinned(ps, plan.ps.replicas)
     if question.cpu_enforced:
         grid = np.meshgrid(workers, _worker_cores(plan.worker.cpu), ps, _ps_cores(plan.ps.cpu), indexing="ij")
         w, worker_cpu, p, ps_cpu = (one.ravel() for one in grid)
@@ -88,6 +90,22 @@ def lattice(question: Question, everything: bool = False) -> Lattice:
     found = np.flatnonzero(mine[usable])
     present = int(found[0]) if len(found) else None
     return Lattice(shapes, cost, plan.ps.memory_bytes, plan.worker.memory_bytes, present)
+
+
+def space(question: Question) -> Space:
+    """All plans within the caps as axes, however many they are; for where CPU shares hold and cores are an axis.
+
+    Memory per pod is that of `question.plan` in all of them.
+    """
+    plan, limits = question.plan, question.limits
+    least = min(needed_ps(question), limits.ps or 2**31)
+    ps = np.arange(least, max(least, _most(plan.ps.replicas, limits.ps, limits.cpu, True)) + 1, dtype=float)
+    return Space(
+        np.arange(1, _most(plan.worker.replicas, limits.workers, limits.cpu, True) + 1, dtype=float),
+        _worker_cores(plan.worker.cpu), ps, _ps_cores(plan.ps.cpu),
+        plan.worker.memory_bytes, np.full(len(ps), float(plan.ps.memory_bytes)),
+        limits.cpu or math.inf, float(limits.memory_bytes or math.inf), question.prices,
+    )  # fmt: skip
 
 
 def needed_ps(question: Question) -> int:
@@ -130,15 +148,17 @@ def _said_cores(question: Question, w: Array, p: Array) -> tuple[Array, Array]:
     return worker_cpu, ps_cpu
 
 
-def _most(present: int, cap: int | None, everything: bool) -> int:
+def _most(present: int, cap: int | None, cpu: float | None, everything: bool) -> int:
     if everything and cap is not None:
-        return max(1, cap, present)
+        fed = cap if cpu is None or math.isinf(cpu) else int(cpu / SMALLEST_CPU + 1e-6)
+        return max(1, min(cap, fed), present)
     return max(1, min(_MOST_FACTOR * present, cap if cap is not None else 2**31))
 
 
-def _thinned(counts: Array, most: int) -> Array:
-    """At most so many of `counts`, in even ratios, the first and the last among them."""
-    return np.unique(np.round(np.geomspace(counts[0], counts[-1], most)))
+def _thinned(counts: Array, present: int) -> Array:
+    """Some of `counts` in even ratios, the first and the last among them, and the nearest to `present`."""
+    some = np.round(np.geomspace(counts[0], counts[-1], math.isqrt(_MOST_PAIRS)))
+    return np.intersect1d(counts, [*some, present - 1, present, present + 1])
 
 
 def _worker_cores(present: float) -> Array:

@@ -20,13 +20,18 @@ import numpy as np
 from trimtab.core.domain.job import Objective
 
 COST_WEIGHT = {Objective.FASTEST: 0.005, Objective.BALANCED: 0.5, Objective.CHEAPEST: 0.995}
-_LEAST_COST = 1e-9  # where nothing has a price, everything costs the same
+_LEAST_COST = 1e-300  # where nothing has a price, everything costs the same; a price may be as small as it likes
 
 
 def scores(throughput: np.ndarray[Any, Any], cost: np.ndarray[Any, Any], objective: Objective) -> np.ndarray[Any, Any]:
     """The score of each plan; the largest is the best. A difference of 0.05 is 5 % in the objective's own measure."""
     weight = COST_WEIGHT[objective]
-    return np.asarray(np.log(np.maximum(throughput, 1e-300)) - weight * np.log(np.maximum(cost, _LEAST_COST)))
+    return np.asarray(np.log(np.maximum(throughput, 1e-300)) - weight * log_cost(cost))
+
+
+def log_cost(cost: np.ndarray[Any, Any] | float) -> np.ndarray[Any, Any]:
+    """Logarithm of costs per hour, finite also where nothing has a price."""
+    return np.asarray(np.log(np.maximum(cost, _LEAST_COST)))
 
 
 def score(throughput: float, cost: float, objective: Objective) -> float:

@@ -101,7 +101,8 @@ def _worker(job: JobRecord) -> tuple[int, int] | None:
     batch = _number(job.tags, "batch_size")
     most = max((change.plan.worker.replicas for change in job.plans), default=1)
     done = job.figures.get("batches_trained", 0.0)
-    peak = peak_worker(job.samples) or int(job.figures.get(WORKER_FIGURE, 0.0))
+    known = job.figures.get(WORKER_FIGURE, 0.0)
+    peak = peak_worker(job.samples) or (int(known) if math.isfinite(known) else 0)
     return (int(batch), peak) if batch and peak > 0 and done >= most * _FULL_LOG_BATCHES else None
 
 

@@ -20,8 +20,8 @@ from trimtab.core.domain.plan import Plan, RolePlan, within
 from trimtab.core.domain.records import Considered, Decision, Range
 from trimtab.core.optimizer import words
 from trimtab.core.optimizer.feasible import in_time, keeps_limits, limits_said
-from trimtab.core.optimizer.front import front_of
-from trimtab.core.optimizer.lattice import Lattice, lattice
+from trimtab.core.optimizer.front import Candidate, exact_front, front_of
+from trimtab.core.optimizer.lattice import Lattice, lattice, space
 from trimtab.core.optimizer.objective import scores
 from trimtab.core.optimizer.outlook import Outlook, Preview, WhatIf
 from trimtab.core.optimizer.question import Question
@@ -70,13 +70,14 @@ def preview(
     throughput = speed.at(plans.shapes) if len(plans) else np.zeros(0)
     first = _outlook(question, speed, rows, question.plan)
     front = tuple(
-        _made(question, speed, rows, plans.plan(index), float(plans.cost[index]), float(throughput[index]))
-        for index in front_of(plans.cost, throughput)
+        _made(question, speed, rows, one.plan, one.cost, one.throughput)
+        for one in _front(question, speed, plans, throughput)
     )
     usable = np.flatnonzero(np.isfinite(throughput) & np.isfinite(plans.cost))
     some = usable[:: max(1, math.ceil(len(usable) / _MOST_CLOUD))]
     found = Preview(
-        question, decision, rows, speed.relative, speed.stated, first, first, front, len(plans),
+        question, decision, rows, speed.relative, speed.stated, first, first, front,
+        space(question).count_within() if question.cpu_enforced else len(plans),
         tuple((float(plans.cost[index]), float(throughput[index])) for index in some),
         speed.law, speed.rests_on, speed.held, speed.notes,
         tuple(_wished(question, speed, rows, plans, wish, setting) for wish in what_ifs),
@@ -86,10 +87,13 @@ def preview(
     return replace(found, notes=(*speed.notes, *limits_said(found)))
 
 
-def start_considered(found: Preview) -> tuple[Considered, ...]:
+def start_considered(found: Preview, free: bool = True) -> tuple[Considered, ...]:
     """Candidates of the first decision: the first plan, the objective's, the fastest and the cheapest.
 
     Empty where no past run gives a level: a multiple is no throughput.
+
+    Args:
+        found: the preview. free: whether the job may change its plan; only said.
     """
     if found.relative:
         return ()
@@ -99,7 +103,9 @@ def start_considered(found: Preview) -> tuple[Considered, ...]:
             continue
         chosen = one.plan == found.first.plan
         kept.append(
-            Considered(one.plan, one.throughput, one.cost_per_hour, chosen, "" if chosen else _against(found, one))
+            Considered(
+                one.plan, one.throughput, one.cost_per_hour, chosen, "" if chosen else _against(found, one, free)
+            )
         )
     return tuple(kept)
 
@@ -183,16 +189,17 @@ def _stated(shapes: Shapes, batch_size: int, setting: Setting) -> Array:
 
 
 def _reachable(question: Question) -> Lattice:
-    """All plans within the caps with the first plan's memory per pod and threads.
+    """Plans within the caps with the first plan's memory per pod and threads; a selection where there are very many."""
+    return lattice(question, everything=True)
 
-    A decision looks at twice the present pods at most; asked from the middle of the caps it looks at all of them.
-    """
-    plan, limits = question.plan, question.limits
-    middle = Plan(
-        replace(plan.ps, replicas=max(plan.ps.replicas, math.ceil((limits.ps or 1) / 2))),
-        replace(plan.worker, replicas=max(plan.worker.replicas, math.ceil((limits.workers or 1) / 2))),
-    )
-    return lattice(replace(question, plan=middle))
+
+def _front(question: Question, speed: _Speed, plans: Lattice, throughput: Array) -> tuple[Candidate, ...]:
+    """The front of all plans within the caps, also where these allow more than fit in memory at once."""
+    if question.cpu_enforced:
+        # Nothing of this job is measured, so the prediction is the law times a level: never slower with more of a pod.
+        return exact_front(space(question), speed.at, speed.at).candidates()
+    some = front_of(plans.cost, throughput)
+    return tuple(Candidate(plans.plan(one), float(plans.cost[one]), float(throughput[one])) for one in some)
 
 
 def _outlook(question: Question, speed: _Speed, rows: int, plan: Plan) -> Outlook:
@@ -250,8 +257,14 @@ def _best(found: Preview) -> Outlook:
     return kept[int(np.argmax(values))]
 
 
-def _against(found: Preview, one: Outlook) -> str:
+def _against(found: Preview, one: Outlook, free: bool) -> str:
     """How a plan compares with the first one, and why the job does not start with it."""
     faster = words.more_or_less(one.throughput.middle / found.first.throughput.middle, "faster", "slower")
-    dearer = words.more_or_less(one.cost_per_hour / max(1e-12, found.first.cost_per_hour))
-    return f"{faster} for {dearer} cost per hour; the job changes to it once measurements say so"
+    dearer = words.more_or_less(one.cost_per_hour / max(1e-300, found.first.cost_per_hour))
+    if not free:
+        then = "the mode keeps the first plan"
+    elif one.plan == found.best.plan:
+        then = "the job changes to it once measurements say so"
+    else:
+        then = f"not what objective {found.question.objective} asks for"
+    return f"{faster} for {dearer} cost per hour; {then}"

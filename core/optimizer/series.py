@@ -54,7 +54,7 @@ class Drift:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Foreseen:
     """What the series says.
 
     Attributes:
@@ -76,7 +76,7 @@ class Outlook:
     strays: tuple[int, ...] = ()
 
 
-def outlook(series: Sequence[Point], days: float, rows: float | None) -> Outlook:
+def foresee(series: Sequence[Point], days: float, rows: float | None) -> Foreseen:
     """The values to expect of a new run.
 
     Args:
@@ -91,10 +91,10 @@ def outlook(series: Sequence[Point], days: float, rows: float | None) -> Outlook
     for place, weight in zip(newest, raw, strict=True):
         weights[place] = weight
     if len(levels) == 1:
-        return Outlook(logs, tuple(weights), drifts, carried, strays=strays)
+        return Foreseen(logs, tuple(weights), drifts, carried, strays=strays)
     first = series[newest[0]]
     led_to, _, _ = _expected(series, levels[:-1], first.days, first.rows)
-    return Outlook(logs, tuple(weights), drifts, carried, len(newest), led_to, strays)
+    return Foreseen(logs, tuple(weights), drifts, carried, len(newest), led_to, strays)
 
 
 def _levels(series: Sequence[Point]) -> tuple[list[list[int]], tuple[int, ...]]:

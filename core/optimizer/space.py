@@ -146,6 +146,15 @@ class Space:
         worker, ps = self._sides(index)
         return self.fits(worker.cpu + ps.cpu, worker.memory + ps.memory)
 
+    def count_within(self) -> int:
+        """How many plans keep both caps."""
+        worker, found = self.worker_side(*self.worker_axes()), 0
+        for number in range(len(self.ps)):
+            ps = self.ps_side(number)
+            cpu, memory = (np.add.outer(*pair) for pair in ((worker.cpu, ps.cpu), (worker.memory, ps.memory)))
+            found += int(np.count_nonzero(self.fits(cpu, memory)))
+        return found
+
     def fits(self, cpu: Array, memory: Array) -> np.ndarray:
         """Whether so many cores and bytes keep both caps."""
         return np.asarray((cpu <= self.cpu_cap + _ROUNDING) & (memory <= self.memory_cap))

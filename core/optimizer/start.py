@@ -25,13 +25,12 @@ from trimtab.core.domain.plan import (
 from trimtab.core.domain.quantities import format_memory
 from trimtab.core.domain.records import Decision, WarmStart
 from trimtab.core.errors import BadInput
+from trimtab.core.optimizer.lattice import PS_SHARE, TABLE_SKEW
 from trimtab.core.optimizer.past_memory import MemoryNeed, in_words
 
 WORKER_ZYGOTE_MEMORY = 640 * 2**20  # bytes: a process with TensorFlow imported that workers are forked from
 PS_ZYGOTE_MEMORY = 128 * 2**20  # bytes: one with the kernels loaded
 ZYGOTE_MEMORY = WORKER_ZYGOTE_MEMORY + PS_ZYGOTE_MEMORY
-_PS_SHARE = 3  # a PS gets a third of a worker's cores: the measured ratio of CPU per step
-_UNEVEN = 1.2  # the fullest PS against the mean, until it is measured
 NOT_ENFORCED = "CPU shares are not enforced here"
 
 
@@ -99,7 +98,7 @@ def _auto(spec: JobSpec, caps: Limits, room: Limits, warm: WarmStart | None) -> 
             reason += f"; {plan} {why}"
         return plan, reason
     worker_cpu = max(SMALLEST_CPU, _tenths(min(1.0, small.worker.cpu)))
-    ps_cpu = max(SMALLEST_CPU, _tenths(min(small.ps.cpu, worker_cpu / _PS_SHARE)))
+    ps_cpu = max(SMALLEST_CPU, _tenths(min(small.ps.cpu, worker_cpu / PS_SHARE)))
     memory = _memory(room, w, p)
     plan = _with_floors(Plan(RolePlan(p, ps_cpu, memory[1]), RolePlan(w, worker_cpu, memory[0])), warm, room)
     why = warm.note if warm is not None and warm.note else "no past run to start from"
@@ -118,7 +117,7 @@ def _asked(spec: JobSpec, caps: Limits) -> tuple[int, int]:
 def _most_pods(caps: Limits, w: int, p: int) -> tuple[int, int]:
     """Workers and PSs that a job which starts with `w` and `p` may grow to: what the cores feed, as the memory goes."""
     memory = caps.memory_bytes or 0
-    most_w = max(w, min(caps.workers or 2**31, math.ceil((caps.cpu or 1.0) * _PS_SHARE / (_PS_SHARE + 1))))
+    most_w = max(w, min(caps.workers or 2**31, math.ceil((caps.cpu or 1.0) * PS_SHARE / (PS_SHARE + 1))))
     most_p = max(p, min(caps.ps or 2**31, max(2 * p, most_w // 4)))
     while most_w > w and most_w * SMALLEST_WORKER_MEMORY + most_p * SMALLEST_PS_MEMORY > memory:
         most_w -= 1
@@ -198,9 +197,9 @@ def _with_need(plan: Plan, need: MemoryNeed, spec: JobSpec, caps: Limits) -> tup
     if need.table is not None:
         most = max(p, caps.ps or 2 * p) if spec.mode is Mode.AUTO else p
         room = (caps.memory_bytes or 0) - w * max(worker, plan.worker.memory_bytes)
-        sizes = ((count, _ps_memory(need.table.high * _UNEVEN / count)) for count in range(p, most + 1))
+        sizes = ((count, _ps_memory(need.table.high * TABLE_SKEW / count)) for count in range(p, most + 1))
         ps = max(ps, next((size for count, size in sizes if count * size <= room), 0) or _ps_memory(
-            need.table.high * _UNEVEN / most
+            need.table.high * TABLE_SKEW / most
         ))  # fmt: skip
     floor = Plan(replace(plan.ps, memory_bytes=ps), replace(plan.worker, memory_bytes=worker))
     raised = _raise_memory(plan, floor, caps)

@@ -21,7 +21,7 @@ from trimtab.core.domain.job import JobState
 from trimtab.core.domain.plan import SMALLEST_CPU, Plan, RolePlan
 from trimtab.core.domain.quantities import format_memory
 from trimtab.core.domain.records import JobRecord, Observation, PastRun, Range, WarmStart
-from trimtab.core.optimizer.series import Drift, Outlook, Point, outlook
+from trimtab.core.optimizer.series import Drift, Foreseen, Point, foresee
 
 HARD_TAGS = ("model", "columns", "batch_size")  # must be equal
 FIRST_TAGS = ("job_name", "model_fingerprint")  # where runs with equal ones are there, others say nothing
@@ -57,8 +57,10 @@ def warm_start(past: Sequence[JobRecord], tags: Mapping[str, str], now: float, u
     """
     alike = [job for job in past if all(job.tags.get(name) == tags.get(name) for name in HARD_TAGS)]
     for name in FIRST_TAGS:
-        own = [job for job in alike if job.tags.get(name) == tags.get(name) and final_plan(job) is not None]
-        alike = [job for job in alike if job in own or final_plan(job) is None] if own else alike
+        ended_well = [final_plan(job) is not None for job in alike]
+        own = [well and job.tags.get(name) == tags.get(name) for job, well in zip(alike, ended_well, strict=True)]
+        if any(own):
+            alike = [job for job, mine, well in zip(alike, own, ended_well, strict=True) if mine or not well]
     short, floors = _floors(alike)
     ranked: list[tuple[float, float | None, JobRecord, Plan]] = []
     for job in alike:
@@ -73,7 +75,7 @@ def warm_start(past: Sequence[JobRecord], tags: Mapping[str, str], now: float, u
         return WarmStart(plan=short, floors=floors, note=_cold_note(len(past), len(alike), also))
     ranked.sort(key=lambda entry: (-entry[0], *_newest_first(entry[1]), entry[2].run_id))
     top = sorted(ranked[:MOST_RUNS], key=lambda entry: (*_newest_first(entry[1]), entry[2].run_id))[::-1]
-    says = outlook(_series(top, now), now / _DAY, _positive(tags.get("rows")))
+    says = foresee(_series(top, now), now / _DAY, _positive(tags.get("rows")))
     counting = [(entry, weight) for entry, weight in zip(top, says.weights, strict=True) if weight > 0]
     plan = _planned([entry[3] for entry, _ in counting], [weight for _, weight in counting], says)
     if short is not None:
@@ -97,18 +99,28 @@ def prior_observations(past: Sequence[JobRecord], runs: Sequence[str] | None = N
     At most 40 of at most 5 runs, evenly over these, so that one long run does not outvote the others; the run that is
     named first comes last, as the newest window does.
     """
-    chosen = [job for job in past if job.observations and (runs is None or job.run_id in set(runs))]
-    chosen.sort(key=lambda job: (-(job.ended_at or 0.0), job.run_id))
-    if runs is not None:  # in the order of their weights, as a clock that went back does not change
-        place = {run_id: at for at, run_id in enumerate(runs)}
-        chosen.sort(key=lambda job: place[job.run_id])
-    chosen = chosen[:MOST_PRIOR_RUNS]
+    chosen = _speaking(past, runs)
     each = _MOST_PRIOR // max(1, len(chosen))
     found: list[Observation] = []
     for job in reversed(chosen):
         step = max(1, math.ceil(len(job.observations) / each))
         found.extend(job.observations[::step])
     return tuple(found)
+
+
+def prior_runs(past: Sequence[JobRecord], runs: Sequence[str] | None = None) -> tuple[str, ...]:
+    """The ids of the runs whose observations `prior_observations` takes."""
+    return tuple(job.run_id for job in _speaking(past, runs))
+
+
+def _speaking(past: Sequence[JobRecord], runs: Sequence[str] | None) -> list[JobRecord]:
+    wanted = None if runs is None else set(runs)
+    chosen = [job for job in past if job.observations and (wanted is None or job.run_id in wanted)]
+    chosen.sort(key=lambda job: (-(job.ended_at or 0.0), job.run_id))
+    if runs is not None:  # in the order of their weights, as a clock that went back does not change
+        place = {run_id: at for at, run_id in enumerate(runs)}
+        chosen.sort(key=lambda job: place[job.run_id])
+    return chosen[:MOST_PRIOR_RUNS]
 
 
 def final_plan(job: JobRecord) -> Plan | None:
@@ -208,7 +220,7 @@ def _cores(role: RolePlan) -> float:
     return max(SMALLEST_CPU, role.replicas * role.cpu)
 
 
-def _planned(plans: Sequence[Plan], weights: Sequence[float], says: Outlook) -> Plan:
+def _planned(plans: Sequence[Plan], weights: Sequence[float], says: Foreseen) -> Plan:
     """The plan with the cores to expect; exactly that of the runs where it is the same in all and nothing drifts."""
     if all(plan == plans[0] for plan in plans) and not any(says.carried):
         return plans[0]
@@ -286,7 +298,7 @@ def _predicted(runs: Sequence[PastRun], plan: Plan) -> Range | None:
     return Range(sum(value * one for value, one in known) / weight) if weight > 0 else None
 
 
-def _said(says: Outlook, top: Sequence[tuple[float, float | None, JobRecord, Plan]]) -> list[str]:
+def _said(says: Foreseen, top: Sequence[tuple[float, float | None, JobRecord, Plan]]) -> list[str]:
     """What was noticed in the series, in words."""
     words = []
     if says.level:

@@ -10,7 +10,7 @@ few configurations the best of several is mostly the luckiest.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trimtab.core.perf.iteration import Setting, Shapes
@@ -73,13 +73,14 @@ def choose(
     if not enough:
         return Chosen(members[0], _per_row(rows, misses[members[0].name]), {})
     scores = {one.name: score for one in members if (score := rmsle(misses[one.name])) is not None}
-    law = _best(members, scores)
+    law = _best(members, misses)
     return Chosen(law, _per_row(rows, misses[law.name]), scores)
 
 
-def fit_members(rows: Sequence[Row], past: Sequence[Row], setting: Setting) -> tuple[Law, ...]:
-    """Every member that these rows allow, the preferred first: quota laws where CPU is known, then time alone."""
-    return (*fit_quota_laws(rows, past, setting), *fit_time_laws(rows or past, setting))
+def preferred(rows: Sequence[Row], past: Sequence[Row], setting: Setting) -> Law | None:
+    """The member that stands until something speaks for another: of quota laws where CPU is known, else time alone."""
+    members: Sequence[Law] = fit_quota_laws(rows, past, setting) or fit_time_laws(rows or past, setting)
+    return members[0] if members else None
 
 
 def configuration(row: Row) -> Configuration:
@@ -95,9 +96,11 @@ def rmsle(misses: dict[Configuration, list[tuple[int, float]]]) -> float | None:
 
 def log_errors(law: Law, rows: Sequence[Row], setting: Setting) -> list[float]:
     """ln(measured / predicted) seconds of each row."""
-    return [
-        math.log(row.seconds / float(law.seconds(Shapes.of([row.plan]), row.batch_size, setting)[0])) for row in rows
-    ]
+    found = []
+    for row in rows:
+        predicted = float(law.seconds(Shapes.of([row.plan]), row.batch_size, setting)[0])
+        found.append(math.log(row.seconds) - math.log(predicted))  # of absurd values the ratio may not be a number
+    return found
 
 
 _Misses = dict[Configuration, list[tuple[int, float]]]
@@ -132,13 +135,20 @@ def _per_row(rows: Sequence[Row], misses: _Misses) -> tuple[float | None, ...]:
     return tuple(known.get(at) for at in range(len(rows)))
 
 
-def _best(members: Sequence[Law], scores: dict[str, float]) -> Law:
+def _best(members: Sequence[Law], misses: Mapping[str, _Misses]) -> Law:
+    """The member with the least error, each pair compared over the configurations that both could be refitted without.
+
+    Without some configurations the rows are not enough for every member, and those are the ones hard to predict.
+    """
     best = members[0]
     for one in members[1:]:
-        if one.name not in scores:
-            continue
+        shared = [at for at in misses[one.name] if at in misses[best.name]]
+        mine, its = (rmsle({at: misses[name][at] for at in shared}) for name in (one.name, best.name))
         other = isinstance(best, QuotaLaw) and not isinstance(one, QuotaLaw)
         factor = _ANOTHER_FAMILY if other else _CLEARLY_BETTER
-        if best.name not in scores or scores[one.name] < factor * scores[best.name] - _LEAST_ERROR * (1 - factor):
-            best = one
+        if mine is not None and its is not None:
+            better = mine < factor * its - _LEAST_ERROR * (1 - factor)
+        else:  # nothing is known of the preferred one
+            better = not misses[best.name] and bool(misses[one.name])
+        best = one if better else best
     return best

@@ -9,9 +9,11 @@ a window still says how fast the job was (case 30: missing is not zero).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import median
 
 from trimtab.core.domain.records import Observation
@@ -26,6 +28,7 @@ _FEWEST_FOR_OUTLIERS = 4  # windows of a visit
 _FAR = 0.35  # log distance from its neighbours in time below which nothing is called an outlier
 _FAR_DEVIATIONS = 4.0  # robust standard deviations
 _MAD_TO_SD = 1.4826
+_SAME_TIME = 1e-6  # seconds
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,14 @@ def clean(observations: Sequence[Observation], changes: Sequence[tuple[float, fl
     dropped: Counter[str] = Counter()
     visits: list[list[Observation]] = []
     latest = -math.inf
+    made = _Changes(changes)
     for one in observations:
-        reason = _unfit(one, changes, latest)
+        reason = _unfit(one, made, latest)
         if reason:
             dropped[reason] += 1
             continue
         latest = one.time_seconds
-        if visits and _same_visit(visits[-1][-1], one, changes):
+        if visits and _same_visit(visits[-1][-1], one, made):
             visits[-1].append(one)
         else:
             visits.append([one])
@@ -72,23 +76,38 @@ def length(one: Observation, usual: float) -> float:
     return one.window_seconds if math.isfinite(one.window_seconds) and one.window_seconds > 0 else usual
 
 
-def _unfit(one: Observation, changes: Sequence[tuple[float, float]], latest: float) -> str:
+class _Changes:
+    """Changes of the plan, to be asked for by each of thousands of windows without looking at each of hundreds."""
+
+    def __init__(self, changes: Sequence[tuple[float, float]]) -> None:
+        ordered = sorted(changes)
+        self._begins = [begin for begin, _ in ordered]
+        self._settled = list(accumulate((settled for _, settled in ordered), max))  # the latest up to each
+
+    def overlap(self, start: float, end: float) -> bool:
+        """Whether a change was under way at some time between two."""
+        before = bisect_left(self._begins, end - _SAME_TIME)
+        return before > 0 and self._settled[before - 1] > start + _SAME_TIME
+
+    def begin_between(self, start: float, end: float) -> bool:
+        """Whether a change began between two times, both included."""
+        at = bisect_left(self._begins, start - _SAME_TIME)
+        return at < len(self._begins) and self._begins[at] <= end - _SAME_TIME
+
+
+def _unfit(one: Observation, changes: _Changes, latest: float) -> str:
     if not (math.isfinite(one.throughput) and one.throughput > 0 and one.batch_size > 0):
         return NOT_A_SPEED
     if not math.isfinite(one.time_seconds) or one.time_seconds < latest:
         return CLOCK_BACK
-    return IN_A_CHANGE if any(_overlaps(one, begin, end) for begin, end in changes) else ""
-
-
-def _overlaps(one: Observation, begin: float, settled: float) -> bool:
     start = one.time_seconds - max(0.0, length(one, 0.0))
-    return start < settled - 1e-6 and one.time_seconds > begin + 1e-6
+    return IN_A_CHANGE if changes.overlap(start, one.time_seconds) else ""
 
 
-def _same_visit(before: Observation, one: Observation, changes: Sequence[tuple[float, float]]) -> bool:
+def _same_visit(before: Observation, one: Observation, changes: _Changes) -> bool:
     if before.plan != one.plan or before.batch_size != one.batch_size:
         return False
-    return not any(before.time_seconds <= begin + 1e-6 <= one.time_seconds for begin, _ in changes)
+    return not changes.begin_between(before.time_seconds, one.time_seconds)
 
 
 def _without_outliers(visit: list[Observation], dropped: Counter[str]) -> list[Observation]:

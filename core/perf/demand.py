@@ -225,7 +225,7 @@ def solve(relative: Array, target: Array, shape: Array, ridge: float) -> Array |
     scaled = relative[:, used] / size[used]
     wanted = shape[used] * size[used] * _scale(relative, target, shape)
     pull = math.sqrt(ridge) * np.eye(int(used.sum()))
-    found = _nnls(np.vstack([scaled, pull]), np.concatenate([target, math.sqrt(ridge) * wanted]))
+    found = checked_nnls(np.vstack([scaled, pull]), np.concatenate([target, math.sqrt(ridge) * wanted]))
     if found is None or not np.any(found > 0):
         return None
     answer = np.zeros(len(shape))
@@ -233,7 +233,7 @@ def solve(relative: Array, target: Array, shape: Array, ridge: float) -> Array |
     return answer if np.all(np.isfinite(answer)) else None
 
 
-def _nnls(matrix: Array, target: Array) -> Array | None:
+def checked_nnls(matrix: Array, target: Array) -> Array | None:
     """The least |matrix x - target| over x >= 0, checked to be it; None where no solver gets there.
 
     Some releases of SciPy return something else without a word (scipy#25389), so the answer is asked for the

@@ -22,7 +22,7 @@ import numpy as np
 
 from trimtab.core.domain.plan import Plan
 from trimtab.core.domain.records import Observation, Range
-from trimtab.core.perf.choosing import choose, fit_members, log_errors
+from trimtab.core.perf.choosing import choose, log_errors, preferred
 from trimtab.core.perf.cleaning import clean
 from trimtab.core.perf.iteration import Array, Setting, Shapes
 from trimtab.core.perf.law import Law
@@ -37,7 +37,7 @@ from trimtab.core.perf.ranges import (
     widening,
     with_noise,
 )
-from trimtab.core.perf.rows import DEFAULT_WINDOW_SECONDS, Row, gap_seconds, rows_of, rows_of_visits
+from trimtab.core.perf.rows import DEFAULT_WINDOW_SECONDS, Row, gap_seconds, rows_of_runs, rows_of_visits
 
 RECENT_SECONDS = 300.0  # an anchor must be of the last minutes
 _ANCHOR_HALF = 0.3  # k windows weigh k / (k + 0.3) against the law
@@ -138,7 +138,8 @@ class Fit:
         if self.present is None or self.half_width is None:
             return Range(middle)
         since = TO_80 * moved_sd(self.now - self.present.end)
-        half = with_noise(math.hypot(float(self.caution(shapes)[0]), since, TO_80 * self._hour_sd()))
+        caution = float(self.caution(shapes)[0]) / self.widened
+        half = self.widened * with_noise(math.hypot(caution, since, TO_80 * self._hour_sd()))
         return Range(middle, middle * math.exp(-half), middle * math.exp(half))
 
     def demand(self, plan: Plan) -> tuple[float, float] | None:
@@ -151,8 +152,7 @@ class Fit:
     def beside(self, row: Row) -> Row:
         """The visit to the plan in force that is nearest to `row` in time; what differs between them is the plan."""
         assert self.present is not None, "asked for only with a recent visit"
-        mine = [one for one in self.rows if one.plan == self.present.plan]
-        return min(reversed(mine), key=lambda one: gap_seconds(one, row))
+        return _nearest([one for one in self.rows if one.plan == self.present.plan], row)
 
     def measured(self, plan: Plan) -> Row | None:
         """The newest visit to `plan`, if it is not forgotten."""
@@ -200,7 +200,7 @@ def fit(
 
     Args:
         observations: this job's settled windows, oldest first.
-        prior: of similar past runs: lighter rows that give demands their shape, never the level.
+        prior: of similar past runs, one after the other: lighter rows that give demands their shape, never the level.
         plan: in force.
         batch_size: rows per batch.
         now: seconds since the job's start.
@@ -210,7 +210,7 @@ def fit(
     """
     setting = setting or Setting()
     cleaned = clean(observations, changes)
-    rows, past = rows_of_visits(cleaned.visits), rows_of(prior)
+    rows, past = rows_of_visits(cleaned.visits), rows_of_runs(prior)
     since = max((settled for _, settled in changes), default=-math.inf)
     recent = [row for row in rows if row.plan == plan and row.end > since and 0 <= now - row.end <= RECENT_SECONDS]
     present = recent[-1] if recent else None
@@ -234,22 +234,38 @@ def _brought_to_now(rows: Sequence[Row], past: Sequence[Row], setting: Setting, 
 
     The law of all other rows says what the plan in force took in their time. The difference is partly the law's own
     error and partly the hour, the more so the longer ago a row was measured; so each row is moved by its own share.
+    Where an earlier visit to the plan in force is nearer to a row than the present one, what that visit took says the
+    same without any law. Earlier visits are moved as the rows beside them are: else the hour would part them.
     """
     others = [row for row in rows if row.plan != present.plan]
     oldest = max((gap_seconds(row, present) for row in others), default=0.0)
     if moved_sd(oldest) < _MOVED_LEAST:
         return tuple(rows)
-    members = fit_members(others, past, setting)
-    if not members:
+    law = preferred(others, past, setting)
+    if law is None:
         return tuple(rows)
-    changed = log_errors(members[0], [present], setting)[0]
+    changed = log_errors(law, [present], setting)[0]
     error = PRIOR_SD**2 + present.standard_error**2
+    mine = [row for row in rows if row.plan == present.plan]
     moved = []
     for row in rows:
         hour = moved_sd(gap_seconds(row, present)) ** 2
-        factor = math.exp(changed * hour / (hour + error))
-        moved.append(row if row.plan == present.plan else row.slower(factor))
+        if hour == 0:
+            moved.append(row)
+            continue
+        said, weight = changed / error, 1 / error + 1 / hour
+        beside = _nearest(mine, row)
+        if beside != present:
+            chance = present.standard_error**2 + beside.standard_error**2 + moved_sd(gap_seconds(row, beside)) ** 2
+            said += math.log(present.seconds / beside.seconds) / chance
+            weight += 1 / chance
+        moved.append(row.slower(math.exp(said / weight)))
     return tuple(moved)
+
+
+def _nearest(mine: Sequence[Row], row: Row) -> Row:
+    """The one of `mine` that is nearest to `row` in time, of equals the newest."""
+    return min(reversed(mine), key=lambda one: gap_seconds(one, row))
 
 
 def _trust(row: Row) -> float:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.core.perf.demand import checked_nnls
+
 Floats = npt.NDArray[np.float64]
 
 GROWTH_STEP = 1.03  # between two samples of growth: so many times the rows
@@ -33,7 +35,6 @@ _SMOOTH = (0.01, 0.1)  # weight of the second differences between neighbouring t
 _CUTS = (0.5, 0.35)  # of the rows: what would have been said then about now
 _LEAST_ERROR = 0.003  # of a logarithm, per e-fold of rows: nothing is surer
 _Z80 = 1.2816
-_RANGE_FACTOR = 1.0
 
 LOG_BYTES = 64 << 20  # of a worker's log of gradients, once it is full, whatever the batch is
 _WORKER_FLAT = 520 << 20  # bytes of a worker without log and batch: TensorFlow, code, dense weights; as measured
@@ -134,7 +135,7 @@ class KeyGrowth:
         said = np.array([one(times) for one in self._members])
         middle = float(said @ self._weights)
         spread = float(np.sqrt((np.log(said / middle) ** 2) @ self._weights))
-        width = _RANGE_FACTOR * _Z80 * math.hypot(self._rate * math.log(times), spread)
+        width = _Z80 * math.hypot(self._rate * math.log(times), spread)
         middle = min(middle, times, most / keys)
         low, high = max(1.0, middle * math.exp(-width)), min(middle * math.exp(width), times, most / keys)
         return Expected(keys * middle, keys * low, keys * max(middle, high))
@@ -164,16 +165,13 @@ def _early(rows: Floats, keys: Floats, cut: float) -> tuple[list[_Member], float
 
 def _mixture(rows: Floats, keys: Floats, smooth: float) -> _Member:
     """Σ w (1 - exp(-x / t)), w ≥ 0, least relative squares; second differences of w / √t cost `smooth` each."""
-    from scipy.optimize import nnls
-
     terms = -np.expm1(-(rows / rows[-1])[:, None] / _TIMES) * np.sqrt(_TIMES)
     bends = smooth * np.diff(np.eye(len(_TIMES)), 2, axis=0)
     relative = keys / keys[-1]
-    try:
-        found, _ = nnls(
-            np.vstack([terms / relative[:, None], bends]), np.append(np.ones(len(rows)), [0.0] * len(bends))
-        )
-    except RuntimeError:  # it did not converge; the power law stays
+    found = checked_nnls(
+        np.vstack([terms / relative[:, None], bends]), np.append(np.ones(len(rows)), [0.0] * len(bends))
+    )
+    if found is None:  # no solver got there; the power law stays
         return _power(rows, keys)
 
     def times_keys(times: float) -> float:

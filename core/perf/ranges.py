@@ -51,24 +51,25 @@ def with_noise(half: float) -> float:
 
 
 def scored(decisions: Sequence[Decision]) -> tuple[float, ...]:
-    """How far off predictions of changes were, in half-widths of their ranges (1: at the edge), oldest first.
+    """How far off predictions of changes were, in half-widths as calculated (1: at the edge), oldest first.
 
-    A prediction of the plan that stays is none: it is anchored on itself.
+    A prediction of the plan that stays is none: it is anchored on itself. What earlier scores had widened is taken off
+    again: else a range that was rightly widened would speak for narrower ones.
     """
-    found = []
+    found: list[float] = []
     for one in decisions:
         predicted, measured = one.predicted, one.measured
         if not one.changes_plan or predicted is None or predicted.low is None or predicted.high is None:
             continue
         if measured is None or not (math.isfinite(measured) and measured > 0 and 0 < predicted.low < predicted.high):
             continue
-        half = math.log(predicted.high / predicted.low) / 2
+        half = math.log(predicted.high / predicted.low) / 2 / widening(found[-MOST_SCORED:])
         found.append(math.log(measured / predicted.middle) / half)
     return tuple(found[-MOST_SCORED:])
 
 
 def widening(scores: Sequence[float]) -> float:
-    """By what ranges grow after predictions missed by `scores` half-widths; never below 1.
+    """By what ranges grow after predictions missed by `scores` half-widths as calculated; never below 1.
 
     The larger of two answers: the spread of the scores, in which the calculation counts as four predictions that were
     just right, and, once ten came true, the 80 % quantile of their sizes.

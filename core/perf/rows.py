@@ -36,6 +36,7 @@ class Row:
         start, end: seconds since the job's start.
         scatter: log sd of the windows among each other, 0 for one window.
         ps_skew: CPU of the busiest server over the mean, None where not known.
+        brought: by what `seconds` are more than they were measured (`slower`).
     """
 
     plan: Plan
@@ -49,19 +50,25 @@ class Row:
     end: float
     scatter: float
     ps_skew: float | None = None
+    brought: float = 1.0
 
     def slower(self, factor: float) -> Row:
         """The same visit on a machine that takes `factor` times as long for everything."""
         return replace(
             self, seconds=self.seconds * factor,
             worker_cpu=None if self.worker_cpu is None else self.worker_cpu * factor,
-            ps_cpu=None if self.ps_cpu is None else self.ps_cpu * factor,
+            ps_cpu=None if self.ps_cpu is None else self.ps_cpu * factor, brought=self.brought * factor,
         )  # fmt: skip
 
     @property
     def throughput(self) -> float:
         """Samples per second of the job."""
         return self.plan.worker.replicas * self.batch_size / self.seconds
+
+    @property
+    def measured_throughput(self) -> float:
+        """Samples per second of the job as they were measured, whatever the machine does now."""
+        return self.throughput * self.brought
 
     @property
     def standard_error(self) -> float:
@@ -73,6 +80,21 @@ class Row:
 def rows_of(observations: Sequence[Observation], changes: Sequence[tuple[float, float]] = ()) -> tuple[Row, ...]:
     """The rows of `observations`, oldest first; windows that are no evidence are left out (see `cleaning`)."""
     return rows_of_visits(clean(observations, changes).visits)
+
+
+def rows_of_runs(observations: Sequence[Observation]) -> tuple[Row, ...]:
+    """The newest rows of several runs' windows, one run after the other; where time goes back, the next one begins.
+
+    In one job such a window is none (a clock that went back); here each run counts from its own start.
+    """
+    runs: list[list[Observation]] = []
+    for one in observations:
+        if not math.isfinite(one.time_seconds):
+            continue
+        if not runs or one.time_seconds <= runs[-1][-1].time_seconds:
+            runs.append([])
+        runs[-1].append(one)
+    return tuple(row for run in runs for row in rows_of(run))[-MOST_ROWS:]
 
 
 def rows_of_visits(visits: Sequence[Sequence[Observation]]) -> tuple[Row, ...]:

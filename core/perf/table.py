@@ -32,8 +32,10 @@ _DEFAULTS: Mapping[str, float] = {WORKER_CPU: 1.0, PS_CPU: 1.0, BATCH_SIZE: 1.0}
 _NEAR = 0.75  # likeness of a column's name from which it is taken for a slip
 
 BLANK, NOT_FINITE, NOT_POSITIVE = "without a throughput", "throughput not finite", "throughput zero or negative"
+ABSURD = "with a step of less than a picosecond or more than a million million seconds"
 NO_SHAPE, FAR_OFF = "with a blank in {}", "far from the repeats of its configuration"
 _MOST = 1e9  # of anything that is counted
+_LEAST_SECONDS, _MOST_SECONDS = 1e-12, 1e12  # of a step; beyond them numbers run out of digits
 _FEWEST_REPEATS = 3  # of a configuration before one of them can be an outlier
 _FAR_DEVIATIONS = 4.0  # of a repeat's log from the others' median; a deviation is never taken for less than usual noise
 _MAD_TO_SD = 1.4826
@@ -106,13 +108,13 @@ def read_table(text: str, name: str) -> Table:
         cpu = {}
         for column in (WORKER_SECONDS, PS_SECONDS):
             seconds = values.get(column)
-            usable = seconds is not None and math.isfinite(seconds) and seconds > 0
+            usable = seconds is not None and 0 < seconds < _MOST_SECONDS
             odd[column] += seconds is not None and not usable
             cpu[column] = seconds if usable else None
         plan, batch = _plan(shape), int(shape[BATCH_SIZE] or 1)
         seconds = plan.worker.replicas * batch / speed
-        if not (math.isfinite(seconds) and seconds > 0):
-            dropped[NOT_FINITE] += 1
+        if not _LEAST_SECONDS < seconds < _MOST_SECONDS:
+            dropped[ABSURD] += 1
             continue
         at = float(len(found)) * _ROW_SECONDS
         row = Row(plan, batch, seconds, cpu[WORKER_SECONDS], cpu[PS_SECONDS], _ROW_SECONDS, 1, at, at + _ROW_SECONDS, 0)
@@ -231,7 +233,7 @@ class _Lines:
             return value
         if column in _WHOLE and not (1 <= value <= _MOST and value == int(value)):
             raise BadInput(where, cell, "give a whole number, 1 to a thousand million")
-        if not (math.isfinite(value) and value > 0):
+        if not 0 < value <= _MOST:
             raise BadInput(where, cell, "give cores per pod, above 0")
         return value
 

@@ -98,12 +98,13 @@ class TableFit:
 
     def predict(self, shapes: Sequence[Shape]) -> tuple[Prediction, ...]:
         """Samples per second of each of `shapes`, in their order."""
-        return tuple(self._one(shape) for shape in shapes)
-
-    def _one(self, shape: Shape) -> Prediction:
-        middle = _throughput(self.law, shape, self.setting)
         measured = {column: [of(row, column) for row in self.table.rows] for column in SHAPE}
-        outside = tuple(column for column, seen in measured.items() if not min(seen) <= of(shape, column) <= max(seen))
+        seen = {column: (min(values), max(values)) for column, values in measured.items()}
+        return tuple(self._one(shape, seen) for shape in shapes)
+
+    def _one(self, shape: Shape, seen: Mapping[str, tuple[float, float]]) -> Prediction:
+        middle = _throughput(self.law, shape, self.setting)
+        outside = tuple(column for column, (low, high) in seen.items() if not low <= of(shape, column) <= high)
         if self.half_width is None:
             return Prediction(shape, middle, None, None, outside)
         low, high = middle * math.exp(-self.half_width), middle * math.exp(self.half_width)
@@ -127,10 +128,10 @@ def fit_table(table: Table, setting: Setting | None = None) -> TableFit:
     if chosen is None:
         raise BadInput("table", f"{len(rows)} rows", "no law can be fitted to these numbers; look for absurd values")
     misses = _misses(rows, setting)
-    misses[chosen.law.name] = list(chosen.left_out)
+    left_out = misses.get(chosen.law.name, [None] * len(rows))
     records = [one for name, found in misses.items() if (one := _record(name, rows, found)) is not None]
     records.sort(key=lambda one: (one.law != chosen.law.name, one.rmsle))
-    by_shape = _by_configuration(rows, chosen.left_out)
+    by_shape = _by_configuration(rows, left_out)
     known = [_root_mean_square(found) for _, found in by_shape if found]
     half = half_width(known, not isinstance(chosen.law, QuotaLaw)) if known else None
     compared = tuple(_compared(chosen.law, own, found, table, setting) for own, found in by_shape)

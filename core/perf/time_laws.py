@@ -108,7 +108,7 @@ FORMS = (
     Form("p-norm law, n = 4", (), (*_BOUNDS, _PATH), 4.0),
     Form("p-norm law, n = 2", (), (*_BOUNDS, _PATH), 2.0),
     Form("fixed time and p-norm, n = 4", (FIXED,), (*_BOUNDS, (PER_ROW_PER_PS,)), 4.0),
-    Form("Optimus' law", (*PAPER.outer, PER_WORKER, PER_PS)),
+    Form("Optimus law", (*PAPER.outer, PER_WORKER, PER_PS)),
 )
 
 

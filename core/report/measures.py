@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import median
 
 from trimtab.core.domain.job import PlanChange
-from trimtab.core.domain.records import Decision, JobRecord, Range, Sample
+from trimtab.core.domain.records import Decision, JobRecord, Range, Sample, idle_spans, seconds_without
 from trimtab.core.report.words import known
 
 MOST_POINTS = 600  # of one series: more would only make the file larger, a screen can't show them
@@ -65,7 +65,7 @@ def plan_spans(job: JobRecord) -> tuple[PlanSpan, ...]:
 
 def core_hours(job: JobRecord) -> float | None:
     """Cores times hours that the plans gave, whether used or not."""
-    return _over_time((span, span.change.plan.cpu) for span in plan_spans(job))
+    return _over_time(job, [(span, span.change.plan.cpu) for span in plan_spans(job)])
 
 
 def cost(job: JobRecord) -> float | None:
@@ -73,11 +73,13 @@ def cost(job: JobRecord) -> float | None:
     stated = known(job.figures.get("cost"))
     if stated is not None:
         return stated
-    return _over_time((span, job.prices.per_hour(span.change.plan)) for span in plan_spans(job))
+    return _over_time(job, [(span, job.prices.per_hour(span.change.plan)) for span in plan_spans(job)])
 
 
-def _over_time(parts: Iterable[tuple[PlanSpan, float]]) -> float | None:
-    spent = [per_hour * (span.end - span.start) / 3600 for span, per_hour in parts]
+def _over_time(job: JobRecord, parts: Iterable[tuple[PlanSpan, float]]) -> float | None:
+    """What was given over the plans' spans, without the time in which the job waited to be resumed."""
+    idle = [span for span in idle_spans(job) if all(map(math.isfinite, span))]
+    spent = [per_hour * seconds_without(span.start, span.end, idle) / 3600 for span, per_hour in parts]
     return known(math.fsum(spent)) if spent and all(math.isfinite(one) for one in spent) else None
 
 

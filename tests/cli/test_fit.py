@@ -37,11 +37,17 @@ def test_the_command_of_the_page(repository, place, capsys):
     shown = capsys.readouterr()
     assert shown.err == ""
     assert re.match(r"measured\.csv: .* law.*, from 12 rows of 12 configurations\n", shown.out)
-    assert "RMSLE" in shown.out and "Optimus' law" in shown.out
+    assert "RMSLE" in shown.out and "Optimus law" in shown.out
     assert "ranges (80 %) hold for the conditions of the table" in shown.out
     lines = [line.split() for line in shown.out.splitlines()]
     assert any(line[:5] == ["6", "2", "1", "1", "1"] and line[-1] == "–" for line in lines)
     assert any(line[:4] == ["8", "3", "2", "1"] for line in lines)
+
+
+def test_speeds_are_written_out(place, capsys):
+    assert trimtab("measured.csv") == cli.DONE
+    out = capsys.readouterr().out
+    assert "404,500" in out and "e+0" not in out
 
 
 def test_as_json(place, capsys):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,6 +16,7 @@ from controller_world import JOB, Server, Worker, empty_manifest, plan_of, setti
 from trimtab.core.clock import SystemClock
 from trimtab.core.cluster.base import PodSpec, PodStatus
 from trimtab.core.cluster.fake import FakeCluster
+from trimtab.core.controller import driver as module
 from trimtab.core.controller.actions import PodName
 from trimtab.core.controller.document import Document
 from trimtab.core.controller.driver import Driver, Ports
@@ -163,6 +166,30 @@ def test_a_job_runs_to_its_end_and_its_story_is_told(tmp_path: Path) -> None:
     assert {"pod_started", "routing", "served", "phase", "checkpoint"} <= set(kinds)
     assert bench.shown[-1].batches_done == bench.shown[-1].batches_expected == 300
     assert len(bench.closed) == 2
+
+
+def test_what_a_forecast_imports_is_imported_before_one_is_made(tmp_path: Path) -> None:
+    """In a process of its own, for here it is imported already: under the lock it would keep workers waiting."""
+    script = """
+import sys
+from trimtab.core.controller import changing, driver
+from trimtab.core.perf.memory import Growth, KeyGrowth
+assert not any(name in sys.modules for name in driver._SOLVERS)
+driver.load_solvers()
+before = set(sys.modules)
+assert KeyGrowth([Growth(1000.0 * 1.2**n, 40 * (1000.0 * 1.2**n) ** 0.7) for n in range(30)]).fitted
+late = [name for name in set(sys.modules) - before if name.startswith("scipy")]
+assert not late, late
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_driver_loads_the_solvers_beside_its_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    monkeypatch.setattr(module, "load_solvers", lambda: threads.append(threading.current_thread().name))
+    Bench(tmp_path, settings(batches=300)).driver().run()
+    assert len(threads) == 1 and threads[0].startswith("ps-call")
 
 
 def test_whoever_sets_stop_gets_an_orderly_stop(tmp_path: Path) -> None:

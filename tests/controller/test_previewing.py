@@ -168,6 +168,22 @@ def test_what_past_runs_make_impossible_is_refused_before_anything_is_started(
     assert not jobs.exists() or list(jobs.iterdir()) == []
 
 
+def test_the_runs_that_the_law_was_fitted_on_are_named(
+    given: Given, history: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many runs may speak for a plan; the law rests on the windows of the five heaviest, whatever the mode."""
+    tags = tags_of(given, monkeypatch)
+    for at in range(7):
+        record = past_run(tags)
+        ended_at = record.started_at + 60.0 + 86_400.0 * at
+        history.record(replace(record, run_id=f"run-{at}", started_at=ended_at - 60.0, ended_at=ended_at))
+    auto, fixed = preview_job(given()), preview_job(given(mode=Mode.FIXED, workers=1, ps=1))
+    assert len(auto.warm.runs) == 7 and fixed.warm.runs == ()
+    for found in (auto, fixed):
+        assert "of 5 past runs" in found.preview.law and "run-6" in found.preview.rests_on[0]
+        assert "run-0" not in found.preview.rests_on[0]
+
+
 @pytest.mark.parametrize("mode", [Mode.FIXED, Mode.ADVISE])
 def test_in_modes_that_keep_the_plan_it_alone_counts(
     given: Given, history: Refusing, monkeypatch: pytest.MonkeyPatch, mode: Mode

@@ -12,6 +12,7 @@ import pytest
 from trimtab.core.clock import ManualClock
 from trimtab.core.controller import lost
 from trimtab.core.controller import resume as module
+from trimtab.core.controller.changing import _question
 from trimtab.core.controller.document import FORMAT, Document
 from trimtab.core.controller.lost import OWNER, disown, own
 from trimtab.core.controller.places import JobDir
@@ -204,6 +205,41 @@ def test_the_record_goes_on_with_what_only_the_document_knows(job: Path) -> None
     assert resumed.switch is None
 
 
+def test_nothing_was_spent_while_nobody_ran_the_job(job: Path) -> None:
+    document = FileStore(job / "state.json").read()
+    assert document is not None
+    chosen = Settings(document.job_id, 5, 0, "copies", budget=1.0)
+    state = first_state(chosen, document, module.read_manifest(document.manifest))
+    plans = (PlanChange(0.0, PLAN, "start"),)
+    record = JobRecord(
+        document.job_id, "train", JobState.FAILED, {}, plans, (), (), {}, (Sample(50.0, None, None),),
+        (JobEvent(70.0, "phase", "training"),),
+    )  # fmt: skip
+    resumed = module._resumed(state, record, None, 7200.0)
+    question = _question(resumed, 7210.0)
+    assert question.spent == pytest.approx(80.0 / 3600 * chosen.prices.per_hour(PLAN))
+    assert question.time_seconds == 7210.0, "a deadline does not wait"
+
+
+def test_a_job_whose_record_is_lost_keeps_its_budget_and_what_was_asked_for(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "warm", lambda: None)
+    (job / "metadata.json").write_bytes((rows_of(tmp_path).dataset / "metadata.json").read_bytes())
+    (job / "model.json").write_bytes(to_json(ModelSpec("dlrm", (), 0, "", "model")))
+    spec = JobSpec(str(tmp_path / "rows.csv"), batch_size=8, job_dir=str(job), budget=2.5, deadline_seconds=90.0)
+    change(job, spec=spec)
+    caps, clock = Limits(4.0, 4 * 2**30, 4, 4), ManualClock()
+    history = Memory(tmp_path / "home", clock)
+    found = module._look(module.find_job(job.name))
+    prepared = module._prepare(
+        found, Resources(caps, caps, False, ""), history, Showing(None), threading.Event(), clock
+    )
+    record = prepared.job.record
+    assert (record.budget, record.deadline_seconds) == (2.5, 90.0)
+    assert record.asked[:2] == ("--data", spec.data)
+
+
 def test_a_plan_that_the_caps_no_longer_allow_is_replaced_and_says_why(job: Path) -> None:
     store = FileStore(job / "state.json")
     document = store.read()
@@ -272,5 +308,3 @@ def test_a_record_that_is_lost_or_cut_is_begun_anew(job: Path) -> None:
 def test_what_the_last_controller_told_counts_as_far_as_it_can_be_read(job: Path, told: str, spent: Spent) -> None:
     (job / "result.json").write_text(told)
     assert module._spent(module.find_job(job.name)) == spent
-
-

@@ -57,6 +57,21 @@ def test_fields_of_later_versions_are_passed_over():
     assert decode_record(data, "x.json") == full()
 
 
+def test_a_record_of_the_version_before_is_read():
+    """What it did not know yet has its default; so the next version must not ask for more either."""
+    page = json.loads(encode_record(full()))
+    for name in ("budget", "deadline_seconds", "front", "asked"):
+        del page["record"][name]
+    for window in page["record"]["observations"]:
+        del window["ps_skew"], window["slowest_worker"]
+    for decision in page["record"]["decisions"]:
+        del decision["law"]
+    found = decode_record(json.dumps(page).encode(), "record.json")
+    assert (found.budget, found.front, found.asked) == (None, (), ())
+    assert found.plans == full().plans and found.figures == full().figures
+    assert {one.law for one in found.decisions} == {""} and len(found.observations) == len(full().observations)
+
+
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
     path = tmp_path / "record.json"
     path.mkdir()

@@ -30,6 +30,7 @@ RUN_ELSEWHERE = {
     "make ui": (".ci/run", 'make -C "$place/trimtab" ui'),
     ".venv/bin/trimtab history": (".ci/run", ".venv/bin/trimtab history"),
     ".venv/bin/trimtab fit measured.csv --predict plans.csv": ("tests/cli/test_fit.py", "shlex.split(PAGE)"),
+    ".venv/bin/trimtab explain RUN_ID": ("tests/cli/test_explain.py", 'cli.main(["explain", *map(str, arguments)])'),
     ".venv/bin/trimtab export RUN --out exported": ("tests/training/test_export_job.py", '"export", str(moved)'),
     ".venv/bin/airflow db migrate": ("tests/pipelines/test_train_dag.py", '"airflow", "db", "migrate"'),
 }
@@ -116,10 +117,13 @@ def test_no_command_is_merely_indented(repository):
 
 
 def test_options_that_pages_name_exist(repository):
-    found = (cli.train, cli.resume, cli.stats, cli.sample, cli.describe)
+    found = (
+        cli.train, cli.plan, cli.explain, cli.fit, cli.resume, cli.stats, cli.sample, cli.describe, cli.history, cli.ui,
+    )  # fmt: skip
     options = [option for command in found for option in command.params]
     known = {name for option in options for name in option.opts}
-    for page in (repository / "README.md", repository / "docs" / "run_on_one_machine.md"):
+    names = ("run_on_one_machine", "tune", "plan", "fit", "read_a_report", "mlflow", "optimizer")
+    for page in (repository / "README.md", *(repository / "docs" / f"{name}.md" for name in names)):
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
         assert named <= known, page.name
 
@@ -140,6 +144,7 @@ def test_plan_commands_start_nothing(repository, place, monkeypatch, tmp_path):
     for command in shown_ones:
         out = run(command, place)
         assert out.startswith("Would start with ") and "What this rests on" in out
+        assert ("Whether the deadline can be kept is not known" in " ".join(out.split())) == ("--deadline" in command)
     assert (place / "front.png").stat().st_size > 0
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 

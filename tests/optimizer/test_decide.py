@@ -151,6 +151,16 @@ def test_the_objective_decides():
     assert made["fastest"].plan != made["cheapest"].plan
 
 
+@pytest.mark.parametrize("objective", list(Objective))
+def test_the_currency_does_not_matter(objective):
+    """A price of 4e-14 is one in another currency."""
+    plain, tiny = (
+        decide(question(objective=objective, limits=Limits(6.0, 24 * GIB, 8, 3), prices=Prices(0.04 * by, 0.005 * by)))
+        for by in (1.0, 1e-12)
+    )
+    assert tiny.plan == plain.plan and tiny.reason == plain.reason
+
+
 def test_nothing_measured_means_hold():
     assert "has not been measured yet" in decide(question(observations=())).reason
     made = decide(question(plan=LARGE, decisions=(changed(SMALL, LARGE, 13.0),)))

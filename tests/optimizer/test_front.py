@@ -110,6 +110,7 @@ def parts(found):
 def test_leaving_plans_out_unseen_changes_nothing(space, law, setting, block, batch_size):
     speed = speed_of(law, batch_size, setting)
     assert parts(exact_front(space, speed, speed, block)) == one_by_one(space, speed)
+    assert space.count_within() == np.count_nonzero(space.within(np.arange(len(space))))
 
 
 @given(spaces(), st.integers(0, 2**32 - 1), st.integers(1, 200))

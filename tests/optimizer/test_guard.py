@@ -236,9 +236,35 @@ def test_what_another_plan_measured_contradicts_has_no_say():
     assert least_gain(fitted(asked, ((13.0, 14.5),)), shapes)[0] > 0.4
 
 
+def test_what_was_measured_in_another_hour_contradicts_less():
+    """In between the machine may have changed by as much as a form misses the other plan."""
+    pair, gains = plan(2, 1.0, 1, 0.3), []
+    for now in (15.0, 1500.0):
+        seen = (*windows(pair, 0.030, 3.0, 8), *windows(SMALL, 0.0235, now + 15.0, 8))
+        blind = tuple(replace(one, worker_cpu_seconds=None, ps_cpu_seconds=None) for one in seen)
+        asked = question(observations=blind, limits=WIDE, time_seconds=now + 40.0)
+        gains.append(least_gain(fitted(asked, ((28.0, 29.5),)), Shapes.of([pair]))[0])
+    assert gains[0] > 0.25 and gains[1] < 0.2
+
+
 def test_without_a_recent_window_there_is_nothing_to_rest_on():
     asked = question(plan=LARGE)
     assert np.all(np.isneginf(least_gain(fitted(asked), Shapes.of([SMALL, LARGE]))))
+
+
+def test_the_verdict_on_a_change_does_not_move_with_the_machine():
+    """Half an hour later everything is faster, or slower: the plans were measured side by side before."""
+    grown, found = Decision(13.0, "grow", LARGE, "it pays.", 1, before=SMALL, switch_seconds=1.5), []
+    seen = (*windows(SMALL, 0.0235, 3.0), *windows(LARGE, 0.040, 15.0, 20))
+    for factor in (None, 0.7, 1.0, 1.4):
+        late = windows(LARGE, 0.040 * (factor or 1), 1600.0, 10, 0.018 * (factor or 1), 0.004 * (factor or 1))
+        observed = (*seen, *late) if factor else seen
+        asked = question(
+            plan=LARGE, observations=observed, time_seconds=observed[-1].time_seconds, decisions=(grown,)
+        )  # fmt: skip
+        found.append(guard.judged(asked, fitted(asked, ((13.0, 14.5),))).difference)
+    assert found[0] > 0.05
+    assert found[1:] == pytest.approx([found[0]] * 3, abs=0.02)
 
 
 def test_the_way_back_needs_more_than_one_unlucky_window():

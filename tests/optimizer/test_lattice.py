@@ -74,6 +74,16 @@ def test_everything_within_the_caps_is_more_than_one_decision_away_and_never_too
     assert huge.shapes.workers.max() > 1500 and huge.present is not None
 
 
+def test_a_large_job_looks_at_a_selection_with_the_next_steps_in_it():
+    """100 workers and 60 PSs may become 200 and 120 in one decision: two million plans."""
+    present = plan(100, 0.5, 60, 0.3)
+    found = lattice(question(present, Limits(4000.0, 4000 * GIB, 10**9, 10**9)))
+    assert len(found) < 600_000 and found.plan(found.present) == present
+    assert {99, 100, 101, 200} <= set(found.shapes.workers) and {59, 60, 61, 120} <= set(found.shapes.ps)
+    far = lattice(question(present, Limits(4000.0, 4000 * GIB, 10**9, 10**9)), everything=True)
+    assert len(far) < 600_000 and far.plan(far.present) == present
+
+
 def test_where_shares_do_not_hold_cores_only_follow_the_pods():
     found = lattice(question(plan(1, 1.0, 1, 0.3), Limits(2.0, 16 * GIB, 4, 4), enforced=False))
     plans = [str(found.plan(index)) for index in range(len(found))]

@@ -86,3 +86,13 @@ def test_odd_tags_and_figures_say_nothing(odd):
         assert memory_need([run(tags=TAGS | {name: odd})], TAGS).table is None
     broken = replace(run(), figures={"batches_expected": math.nan})
     assert memory_need([broken], TAGS).table is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_a_figure_that_cannot_be_says_nothing(value):
+    bare = replace(run(), samples=())
+    names = ("worker_peak_bytes", "table_bytes", "table_exponent", "batches_trained", "batches_expected")
+    for name in names:
+        need = memory_need([replace(bare, figures={**bare.figures, name: value})], TAGS, ROW)
+        assert need.worker is None or math.isfinite(need.worker.high)
+        assert need.table is None or math.isfinite(need.table.high)

@@ -210,6 +210,12 @@ def test_the_first_decision_has_its_candidates():
     assert considered[0].plan == FIRST and considered[0].why_not == ""
     assert found.best.plan in [one.plan for one in considered] and 2 <= len(considered) <= 5
     assert all("cost per hour" in one.why_not for one in considered[1:])
+    for one in considered[1:]:
+        goal = one.plan == found.best.plan
+        assert ("the job changes to it" in one.why_not) == goal
+        assert ("not what objective balanced asks for" in one.why_not) != goal
+    kept = start_considered(found, free=False)
+    assert all("the mode keeps the first plan" in one.why_not for one in kept[1:])
     front = front_considered(found, 7)
     assert front[0].plan == found.front[0].plan and front[-1].plan == found.fastest.plan and len(front) <= 7
 

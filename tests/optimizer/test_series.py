@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.core.optimizer.series import SMOOTHING, Point, outlook
+from trimtab.core.optimizer.series import SMOOTHING, Point, foresee
 
 
 def points(values, days=None, rows=None, similar=1.0):
@@ -19,7 +19,7 @@ def points(values, days=None, rows=None, similar=1.0):
 
 
 def expected(values, **more):
-    found = outlook(points(values, **more), len(values), None)
+    found = foresee(points(values, **more), len(values), None)
     return math.exp(found.logs[0]), found
 
 
@@ -39,14 +39,14 @@ def test_the_newest_weighs_most_and_each_older_one_less_by_the_same_factor():
 def test_a_less_similar_run_weighs_less():
     series = points([10.0, 10.4, 9.8])
     series[2] = Point(2, None, 0.5, series[2].logs)
-    weights = outlook(series, 3, None).weights
+    weights = foresee(series, 3, None).weights
     assert weights[2] / weights[1] == pytest.approx(0.5 / (1 - SMOOTHING))
 
 
 def test_a_drift_over_days_is_carried_on_also_over_a_gap():
     series = points([100 * 1.02**day for day in range(12)])
     for ahead in (12, 15):
-        found = outlook(series, ahead, None)
+        found = foresee(series, ahead, None)
         assert found.drifts[0].by == "days"
         assert math.exp(found.drifts[0].slope) == pytest.approx(1.02)
         assert math.exp(found.logs[0]) == pytest.approx(100 * 1.02**ahead)
@@ -57,17 +57,17 @@ def test_a_drift_with_the_rows_is_carried_on_to_the_rows_of_today():
     chance = random.Random(4)
     rows = [1e6 * math.exp(chance.gauss(0, 0.3)) for _ in range(12)]
     series = points([math.sqrt(one) / 100 for one in rows], rows=rows)
-    found = outlook(series, 12, 2e6)
+    found = foresee(series, 12, 2e6)
     assert found.drifts[0].by == "rows" and found.drifts[0].slope == pytest.approx(0.5)
     assert math.exp(found.logs[0]) == pytest.approx(math.sqrt(2e6) / 100)
-    assert outlook(series, 12, None).drifts == (None,), "without rows of today only days count"
+    assert foresee(series, 12, None).drifts == (None,), "without rows of today only days count"
 
 
 def test_a_drift_is_carried_no_farther_than_was_looked_back_and_never_beyond_twofold():
     series = points([100 * 1.02**day for day in range(12)])
-    assert math.exp(outlook(series, 1e4, None).logs[0]) == pytest.approx(100 * 1.02**22)
+    assert math.exp(foresee(series, 1e4, None).logs[0]) == pytest.approx(100 * 1.02**22)
     steep = points([10 * 1.2**day for day in range(12)])
-    found = outlook(steep, 1e4, None)
+    found = foresee(steep, 1e4, None)
     assert found.carried[0] == pytest.approx(math.log(2))
 
 
@@ -76,7 +76,7 @@ def test_scatter_is_no_drift():
     for seed in range(200):
         chance = random.Random(seed)
         series = points([100 * math.exp(chance.gauss(0, 0.05)) for _ in range(14)])
-        noticed += outlook(series, 14, None).drifts[0] is not None
+        noticed += foresee(series, 14, None).drifts[0] is not None
     assert noticed < 12, "a slope of 2.5 standard errors, with a spread that is never taken as nothing"
 
 
@@ -85,7 +85,7 @@ def test_a_drift_of_two_percent_a_day_is_told_from_a_scatter_of_five():
     for seed in range(200):
         chance = random.Random(seed)
         series = points([100 * 1.02**day * math.exp(chance.gauss(0, 0.05)) for day in range(14)])
-        noticed += outlook(series, 14, None).drifts[0] is not None
+        noticed += foresee(series, 14, None).drifts[0] is not None
     assert noticed > 180
 
 
@@ -111,7 +111,7 @@ def test_what_did_not_last_was_a_stray():
 def test_a_run_that_was_stopped_starts_no_level():
     series = points([10.0, 10.2, 9.9, 10.1])
     stopped = Point(4, None, 1.0, (math.log(2.0),), whole=False)
-    found = outlook([*series, stopped], 5, None)
+    found = foresee([*series, stopped], 5, None)
     assert math.exp(found.logs[0]) == pytest.approx(10.05, rel=0.02) and found.strays == (4,)
 
 
@@ -130,7 +130,7 @@ def test_a_drift_goes_on_over_a_jump():
 
 def test_a_jump_of_one_value_is_one_of_the_run():
     series = [Point(day, None, 1.0, (math.log(10.0), math.log(2.0 if day < 5 else 4.0))) for day in range(6)]
-    found = outlook(series, 6, None)
+    found = foresee(series, 6, None)
     assert found.level == 1
     assert [math.exp(one) for one in found.logs] == pytest.approx([10.0, 4.0])
 
@@ -140,7 +140,7 @@ def test_wide_scatter_is_no_jump():
     levels = 0
     for seed in range(100):
         chance = random.Random(seed)
-        levels += outlook(points([10 * math.exp(chance.gauss(0, 0.35)) for _ in range(10)]), 10, None).level > 0
+        levels += foresee(points([10 * math.exp(chance.gauss(0, 0.35)) for _ in range(10)]), 10, None).level > 0
     assert levels < 12
 
 
@@ -152,7 +152,7 @@ def test_it_is_nearer_than_plain_smoothing_on_a_month_with_drift_and_a_jump():
         smooth = values[0]
         for day in range(1, 30):
             series = points(values[max(0, day - 14) : day], days=range(max(0, day - 14), day))
-            guess = math.exp(outlook(series, day, None).logs[0])
+            guess = math.exp(foresee(series, day, None).logs[0])
             mine.append(1 - abs(guess / values[day] - 1))
             plain.append(1 - abs(smooth / values[day] - 1))
             smooth = SMOOTHING * values[day] + (1 - SMOOTHING) * smooth
@@ -169,7 +169,7 @@ def test_whatever_the_runs_the_outlook_is_finite_and_near_them(runs, days, rows)
     series = sorted(
         (Point(day, row, similar, (one, other)) for one, other, day, row, similar in runs), key=lambda one: one.days
     )
-    found = outlook(series, days, rows)
+    found = foresee(series, days, rows)
     assert sum(found.weights) == pytest.approx(1.0) and min(found.weights) >= 0
     for value, log in enumerate(found.logs):
         counting = [one.logs[value] for one, weight in zip(series, found.weights, strict=True) if weight > 0]

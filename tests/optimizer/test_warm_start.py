@@ -116,7 +116,7 @@ def test_newer_runs_weigh_more_and_the_weights_add_up():
     assert found.note.startswith("warm start from 3 runs (new, mid, old): ")
 
 
-def test_similar_runs_come_first_and_only_five_count():
+def test_similar_runs_come_first_and_only_so_many_count():
     alike = [run(f"r{index}", 10_000.0 + index) for index in range(MOST_RUNS)]
     others = [run(f"o{index}", 10.0 + index, plan(8), tags={**TAGS, "max_cpu": "64"}) for index in range(4)]
     found = warm_start([*others, *alike], TAGS, NOW)

@@ -83,6 +83,15 @@ def test_an_anchor_is_taken_off_and_not_left_out_itself():
     assert chosen.left_out[1] > plain.left_out[1] + 0.05, "what misses the anchor as well is not the plan's doing"
 
 
+def test_members_are_compared_over_configurations_that_both_were_refitted_without():
+    """Only one plan has several servers; without it none but the sum is fitted, and so none but the sum misses it."""
+    rows = [row(plan(w, 1, 1, 1), 0.05 + 0.01 * w) for w in (1, 2, 3, 4, 5, 6, 8)]
+    rows.append(row(plan(2, 1, 4, 1), (0.05 + 0.01 * 2) / 4))
+    chosen = choose(rows, (), LOCAL)
+    assert min(chosen.scores, key=chosen.scores.get) != "additive law"
+    assert chosen.law.name == "additive law", "it is exact where the others were asked as well"
+
+
 def test_a_time_without_cpu_is_fitted_on_time_alone():
     rows = [replace(one, worker_cpu=None) for one in measured(TRUE, PLANS, 0.05, random.Random(1))]
     chosen = choose(rows, (), LOCAL)

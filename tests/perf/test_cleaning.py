@@ -3,8 +3,11 @@
 import math
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from perf_rows import plan, window
 
 from trimtab.core.perf.cleaning import CLOCK_BACK, FAR_OFF, IN_A_CHANGE, NOT_A_SPEED, STRAGGLING, clean
@@ -36,6 +39,35 @@ def test_windows_in_a_change_belong_to_no_plan():
     windows = [*stay(3), *stay(3, one=TWO, first=20.0)]
     cleaned = clean(windows, [(14.0, 22.0)])
     assert cleaned.dropped == {IN_A_CHANGE: 3} and [len(visit) for visit in cleaned.visits] == [2, 1]
+
+
+@given(st.lists(st.tuples(st.floats(0, 70), st.floats(0, 20)), max_size=6))
+def test_changes_are_looked_up_as_if_each_window_were_held_against_each(given_):
+    windows, spans = stay(12), [(begin, begin + lasts) for begin, lasts in given_]
+    clear = [
+        one for one in windows
+        if not any(one.time_seconds - 5 < end - 1e-6 and one.time_seconds > begin + 1e-6 for begin, end in spans)
+    ]  # fmt: skip
+    parted = sum(
+        any(before.time_seconds <= begin + 1e-6 <= one.time_seconds for begin, _ in spans)
+        for before, one in pairwise(clear)
+    )
+    cleaned = clean(windows, spans)
+    assert [one for visit in cleaned.visits for one in visit] == clear
+    assert len(cleaned.visits) == (parted + 1 if clear else 0)
+
+
+def test_a_long_job_does_not_hold_each_window_against_each_change():
+    class Changes(list):
+        looks = 0
+
+        def __iter__(self):
+            Changes.looks += 1
+            return super().__iter__()
+
+    changes = Changes((5.0 * at, 5.0 * at + 1) for at in range(0, 300, 30))
+    assert kept(clean(stay(300), changes)) > 200
+    assert Changes.looks < 5
 
 
 def test_a_clock_that_went_back_makes_no_evidence():

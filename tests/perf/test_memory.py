@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,6 +89,14 @@ def test_a_real_table_grows_to_what_was_forecast_in_bytes():
     assert at_half < 0.75 * table.bytes_held, "it did grow"
     assert said.middle == pytest.approx(table.bytes_held, rel=0.03)
     assert said.low <= table.bytes_held <= said.high
+
+
+def test_a_wrong_answer_of_nnls_is_noticed(monkeypatch):
+    """scipy#25389: a point that is not the minimum, without a word."""
+    samples, truth = counted("both", MOST // 2)
+    monkeypatch.setattr(scipy.optimize, "nnls", lambda matrix, target: (np.ones(matrix.shape[1]), 0.0))
+    fit = KeyGrowth(samples)
+    assert fit.at(2 * fit.last.seen).middle == pytest.approx(truth(2 * fit.last.seen), rel=0.03)
 
 
 def test_a_power_law_stays_one():

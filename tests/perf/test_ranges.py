@@ -114,6 +114,25 @@ def test_predictions_of_changes_are_scored_in_half_widths():
     assert len(scored([change(told, 105.0)] * 50)) == 20
 
 
+def test_a_range_that_was_rightly_widened_does_not_speak_for_narrower_ones():
+    """Half-widths as calculated are half of what they should be; ranges come to be twice as wide, and stay so."""
+    decisions, half = [], math.log(1.1)
+    for _ in range(25):
+        wide = half * widening(scored(decisions))
+        told = Range(100.0, 100 * math.exp(-wide), 100 * math.exp(wide))
+        decisions.append(change(told, 100 * math.exp(2 * half)))
+    assert scored(decisions) == pytest.approx([2.0] * 20)
+    assert widening(scored(decisions)) >= 2.0
+
+
+def test_all_of_a_range_is_widened():
+    """Else a score could not be taken back to what was calculated."""
+    windows, scores = [job(random.Random(1))(PLANS[0], 10.0)], (2.0, -2.0)
+    for one in PLANS[:3]:
+        plain, wide = (fit(windows, (), PLANS[0], 1024, 11.0, (), LOCAL, told).range(one) for told in ((), scores))
+        assert math.log(wide.high / wide.low) == pytest.approx(widening(scores) * math.log(plain.high / plain.low))
+
+
 def test_ranges_widen_when_wrong_and_never_narrow():
     assert widening(()) == 1.0 and widening((0.1, -0.2)) == 1.0
     assert 1.5 < widening((3.0,)) < 2.5 and widening((3.0, -3.0, 3.0)) > widening((3.0,))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trimtab.core.domain.plan import Plan, RolePlan
 from trimtab.core.domain.records import Observation
-from trimtab.core.perf.rows import LAST_WINDOWS, MOST_ROWS, rows_of
+from trimtab.core.perf.rows import LAST_WINDOWS, MOST_ROWS, rows_of, rows_of_runs
 
 
 def plan(workers):
@@ -50,6 +50,20 @@ def test_old_windows_and_old_visits_are_let_go():
     assert first.windows == last.windows == LAST_WINDOWS and first.start < last.start
     many = [window(1 + i % 2, 3.0 * (i + 1)) for i in range(50)]
     assert len(rows_of(many)) == MOST_ROWS and rows_of(many)[-1].end == 150.0
+
+
+def test_windows_of_several_runs_are_rows_of_each():
+    first, second = [window(1, 3.0), window(2, 6.0), window(2, 9.0)], [window(2, 3.0), window(3, 6.0)]
+    found = rows_of_runs([*first, *second, replace(second[0], time_seconds=math.nan), window(3, 6.0)])
+    assert [(row.plan.worker.replicas, row.windows) for row in found] == [(1, 1), (2, 2), (2, 1), (3, 1), (3, 1)]
+    assert len(rows_of([*first, *second])) == 2, "in one job a clock that went back"
+    assert rows_of_runs([]) == () and len(rows_of_runs(first * 20)) == MOST_ROWS
+
+
+def test_a_row_that_is_brought_to_another_hour_still_says_what_was_measured():
+    (row,) = rows_of([window(2, 3.0, 1000.0)])
+    moved = row.slower(1.25).slower(1.2)
+    assert moved.throughput == pytest.approx(1000.0 / 1.5) and moved.measured_throughput == pytest.approx(1000.0)
 
 
 def test_cpu_is_the_mean_of_the_windows_that_know_it():

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from trimtab.core.errors import BadInput
-from trimtab.core.perf.quota import BOTTLENECK, QUOTA
-from trimtab.core.perf.table import BLANK, FAR_OFF, NOT_FINITE, NOT_POSITIVE, of, read_shapes, read_table
+from trimtab.core.perf.choosing import log_errors
+from trimtab.core.perf.quota import BOTTLENECK, QUOTA, fit_quota_laws
+from trimtab.core.perf.table import ABSURD, BLANK, FAR_OFF, NOT_FINITE, NOT_POSITIVE, of, read_shapes, read_table
 from trimtab.core.perf.table_fit import MOST_CONFIGURATIONS, NO_RANGE_NOTE, RANGE_NOTE, fit_table
 
 SHAPES = [(w, p, c, s) for w, p in ((1, 1), (2, 1), (4, 1), (4, 2), (8, 2), (8, 4)) for c, s in ((1, 1), (2, 0.5))]
@@ -62,7 +63,7 @@ class TestReading:
         )
         found = read_table(text, "t")
         assert found.read == 8 and len(found.rows) == 1
-        counts = {BLANK: 1, NOT_FINITE: 3, NOT_POSITIVE: 2, "with a blank in worker_cpu": 1}
+        counts = {BLANK: 1, NOT_FINITE: 2, NOT_POSITIVE: 2, ABSURD: 1, "with a blank in worker_cpu": 1}
         assert dict(found.dropped) == counts
 
     def test_an_outlier_among_repeats_goes_and_its_configuration_stays(self):
@@ -198,3 +199,30 @@ class TestFitting:
         assert MOST_CONFIGURATIONS > 10 and len(fitted.compared) == 10
         ((reason, count),) = fitted.dropped.items()
         assert count == 2 * (len(SHAPES) - 10) and "beyond the 10" in reason
+
+
+def test_the_record_is_that_of_refits_which_saw_nothing_of_a_configuration():
+    """Of the law in use as well: what small shares cost is fitted anew without each."""
+    lines, draw = [], np.random.default_rng(4)
+    for w, p in ((1, 1), (2, 1), (2, 2), (4, 2)):
+        for c, s in ((0.1, 0.2), (0.2, 0.1), (0.5, 0.4), (1.0, 0.3)):
+            worker, ps = 0.02 * (1 + 0.007 / c), 0.006 * (1 + 0.007 / s)
+            time = max(worker / c, w * ps / (p * s)) * math.exp(0.03 * draw.normal())
+            lines.append((w, p, c, s, w * 512 / time, worker * math.exp(0.03 * draw.normal()), ps, 512))
+    columns = "workers,ps,worker_cpu,ps_cpu,throughput,worker_cpu_seconds,ps_cpu_seconds,batch_size"
+    found = fit_table(read_table(csv_of(lines, columns), "t"))
+    assert found.law.name in (QUOTA, BOTTLENECK)
+    misses = []
+    for row in found.table.rows:
+        laws = fit_quota_laws([one for one in found.table.rows if one != row], (), found.setting)
+        misses += log_errors(next(one for one in laws if one.name == found.law.name), [row], found.setting)
+    assert found.records[0].law == found.law.name
+    assert found.records[0].rmsle == pytest.approx(math.sqrt(np.mean(np.square(misses))), rel=1e-9)
+
+
+def test_absurd_speeds_are_left_out_and_counted():
+    rows = list(zip((1, 2, 4, 4, 8, 8), (1, 1, 1, 2, 2, 4), (1e-200, 1e200) * 3, strict=True))
+    with pytest.raises(BadInput, match="6 with a step of less than a picosecond or more"):
+        read_table(csv_of(rows, "workers,ps,throughput"), "t")
+    found = read_table(csv_of([*rows, (1, 1, 10.0)], "workers,ps,throughput"), "t")
+    assert len(found.rows) == 1 and found.dropped == {ABSURD: 6}

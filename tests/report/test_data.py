@@ -65,6 +65,19 @@ def test_a_whole_job():
     assert counts["checkpoints"] == 1
 
 
+def test_a_job_that_waited_to_be_resumed_cost_nothing_meanwhile():
+    job = report_records.grown()
+    late = replace(job, samples=tuple(replace(one, time_seconds=one.time_seconds + 3600.0 * (one.time_seconds > 90.0))
+                                      for one in job.samples),
+                   events=(*job.events[:1], JobEvent(3690.5, "resumed", "term 2")),
+                   figures=job.figures | {"wall_seconds": 3751.4})  # fmt: skip
+    waited = 3690.5 - 90.0  # the last sample before
+    assert measures.cost(late) == pytest.approx(
+        measures.cost(job) + (3600.0 - waited) / 3600 * job.prices.per_hour(job.plans[-1].plan)
+    )
+    assert measures.core_hours(late) == pytest.approx(measures.core_hours(job) + (3600.0 - waited) / 3600 * 2.0)
+
+
 def test_the_front_the_law_and_how_true_it_came():
     data = check(report_data(report_records.warm()))
     launch = data["pareto"]["launch"]
