@@ -19,7 +19,7 @@ from typing import Any
 import chaos_schedule
 from chaos_faults import Injector
 
-from trimtab.core.controller import chronicle, run
+from trimtab.core.controller import chronicle, looking, run
 from trimtab.core.controller import resume as resuming
 from trimtab.core.controller.driver import Driver
 from trimtab.core.controller.launch import Launcher
@@ -72,7 +72,7 @@ def fork_from_ours() -> None:
 
 def look_once(kept: Path) -> None:
     """The model's description is worked out by the stage's first job."""
-    plain = run.probe
+    plain = looking.probe
 
     def probe(spec: JobSpec, dataset: Path, out_dir: Path) -> ModelSpec:
         name = kept / spec.model.replace(":", "-")
@@ -86,7 +86,7 @@ def look_once(kept: Path) -> None:
         shutil.copyfile(name, out_dir / "model.json")
         return read_json(ModelSpec, out_dir / "model.json")
 
-    run.probe = probe
+    looking.probe = probe
 
 
 def main(folder: Path, stage: Path) -> int:

@@ -136,14 +136,27 @@ def test_the_recorded_sweep_is_one(benchmark, name):
     assert max(max(use(one)) for one in windows) < 1.15, "quotas held"
 
 
+def test_the_law_holds_on_the_products_own_plans_where_their_cpu_is_known(benchmark):
+    """What it misses by is demand, not form: with each window's own CPU seconds nearly nothing is left."""
+    misses = []
+    for one in benchmark.read_rows(DATA / "sweep.csv"):
+        seen, shapes = one.seen, Shapes.of([one.seen.plan])
+        cpu = np.array([seen.worker_cpu_seconds]), np.array([seen.ps_cpu_seconds])
+        said = float(step_seconds(*cpu, shapes, LOCAL, seen.ps_skew or 1.0)[0])
+        misses.append(math.log(seen.plan.worker.replicas * seen.batch_size / seen.throughput / said))
+    assert math.sqrt(statistics.fmean(one**2 for one in misses)) < 0.04
+
+
 def test_eight_of_the_products_own_plans_predict_the_others(benchmark):
+    """The goals themselves stand in the benchmark, which misses them: these windows scatter by 10 %."""
     windows = benchmark.read_rows(DATA / "sweep.csv")
     assert len({one.repeat for one in windows}) >= 5
-    found = benchmark.analyse(windows, LOCAL, splits=4)
+    found = benchmark.analyse(windows, LOCAL, splits=12)
     error = statistics.median(one.median for one in found.anchored)
-    assert error <= max(0.08, 1.5 * benchmark.repeat_deviation(windows))
     rmsle = statistics.median(one.rmsle for one in found.anchored)
+    assert error < 0.7 * statistics.median(one.median for one in found.paper)
     assert rmsle < 0.7 * statistics.median(one.rmsle for one in found.paper)
+    assert error < 0.14 and rmsle < 0.18
 
 
 def test_on_a_busy_machine_the_recent_window_helps_and_the_papers_law_is_still_worse(benchmark):
