@@ -7,43 +7,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optimizer_questions import BATCH, GIB, LARGE, SMALL, plan, question, windows
 
 from trimtab.core.domain.job import Objective
-from trimtab.core.domain.plan import Limits, Plan, Prices, RolePlan
-from trimtab.core.domain.records import Decision, Observation
+from trimtab.core.domain.plan import Limits, Prices
+from trimtab.core.domain.records import Decision
 from trimtab.core.optimizer import guard
 from trimtab.core.optimizer.decide import decide
 from trimtab.core.optimizer.doubt import least_gain
 from trimtab.core.optimizer.lattice import lattice
-from trimtab.core.optimizer.question import Question
 from trimtab.core.optimizer.spending import spending
 from trimtab.core.perf.fit import fit
 from trimtab.core.perf.iteration import Setting, Shapes
 
-GIB, BATCH = 2**30, 1024
-SWITCH = {"worker": 2.0, "ps": 2.0, "cpu": 0.2}
 WIDE = Limits(6.0, 24 * GIB, 8, 3)
-
-
-def plan(workers, worker_cpu, ps, ps_cpu, memory=GIB):
-    return Plan(RolePlan(ps, ps_cpu, memory), RolePlan(workers, worker_cpu, memory))
-
-
-SMALL, LARGE = plan(1, 1.0, 1, 0.3), plan(2, 0.8, 1, 0.4)
-
-
-def windows(of, seconds, start, count=3, worker=0.018, ps=0.004):
-    rate = of.worker.replicas * BATCH / seconds
-    return tuple(Observation(of, rate, worker, ps, BATCH, start + 3.0 * (i + 1), 3.0, 100) for i in range(count))
-
-
-def question(**more):
-    given_ = {
-        "time_seconds": 15.0, "plan": SMALL, "batch_size": BATCH, "batches_left": 10**5,
-        "observations": windows(SMALL, 0.0235, 3.0), "prior": (), "limits": Limits(2.0, 6 * GIB, 4, 4),
-        "objective": Objective.BALANCED, "prices": Prices(), "decisions": (), "switch_seconds": SWITCH,
-    }  # fmt: skip
-    return Question(**{**given_, **more})
 
 
 def fitted(asked, changes=()):

@@ -148,7 +148,7 @@ def test_the_law_holds_on_the_products_own_plans_where_their_cpu_is_known(benchm
 
 
 def test_eight_of_the_products_own_plans_predict_the_others(benchmark):
-    """The goals themselves stand in the benchmark, which misses them: these windows scatter by 10 %."""
+    """How good it is today; the goals are the next test's."""
     windows = benchmark.read_rows(DATA / "sweep.csv")
     assert len({one.repeat for one in windows}) >= 5
     found = benchmark.analyse(windows, LOCAL, splits=12)
@@ -157,6 +157,16 @@ def test_eight_of_the_products_own_plans_predict_the_others(benchmark):
     assert error < 0.7 * statistics.median(one.median for one in found.paper)
     assert rmsle < 0.7 * statistics.median(one.rmsle for one in found.paper)
     assert error < 0.14 and rmsle < 0.18
+
+
+@pytest.mark.xfail(strict=True, reason="goals not reached yet (docs/optimizer.md says why); must pass once they are")
+def test_the_goals_for_the_products_own_plans(benchmark):
+    windows = benchmark.read_rows(DATA / "sweep.csv")
+    found = benchmark.analyse(windows, LOCAL, splits=12).anchored
+    deviation = benchmark.repeat_deviation(windows)
+    assert statistics.median(one.median for one in found) <= max(0.08, 1.5 * deviation)
+    assert statistics.median(one.rmsle for one in found) <= 0.13
+    assert 0.7 <= statistics.fmean(one.inside for one in found) <= 0.9
 
 
 def test_on_a_busy_machine_the_recent_window_helps_and_the_papers_law_is_still_worse(benchmark):
