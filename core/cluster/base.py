@@ -52,6 +52,8 @@ class PodStatus:
         pid: of a local process, else None.
         started_at: the clock's seconds when it began to run; None while pending.
         cpu: cores given to it at present; only a limit where the place enforces shares.
+        out_of_memory: an ended pod that the kernel killed because it went over its memory; False where nobody knows.
+        memory_bytes: the limit that is enforced at present, 0 where none is.
     """
 
     name: str
@@ -61,6 +63,8 @@ class PodStatus:
     pid: int | None = None
     started_at: float | None = None
     cpu: float = 0.0
+    out_of_memory: bool = False
+    memory_bytes: int = 0
 
     @property
     def ended(self) -> bool:
@@ -91,6 +95,10 @@ class Cluster(Protocol):
 
     def cpu_note(self) -> str:
         """Empty where shares are enforced, else one sentence why not."""
+        ...
+
+    def memory_note(self) -> str:
+        """Empty where pods are held to their memory, else one sentence why not."""
         ...
 
     def close(self) -> None:

@@ -114,6 +114,10 @@ class FakeCluster:
         """The note it was made with."""
         return self._note
 
+    def memory_note(self) -> str:
+        """What the test says of CPU shares, too."""
+        return self._note
+
     def close(self) -> None:
         """End every pod at once."""
         self._closed = True

@@ -130,6 +130,10 @@ class LocalCluster:
         """Empty where shares are enforced, else one sentence why not."""
         return self._shares.note
 
+    def memory_note(self) -> str:
+        """Empty where pods are held to their memory, else one sentence why not."""
+        return "memory is not enforced"
+
     def close(self) -> None:
         """End every pod and wait for it, at most the grace and then as long as a kill takes."""
         self._closed = True

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from trimtab.core.cluster.base import PodStatus
 from trimtab.core.controller.document import Document
+from trimtab.core.domain.plan import Limits
 from trimtab.core.domain.records import Decision
 from trimtab.core.ps.manifest import Manifest
 from trimtab.core.wire.messages import PsReport, WorkerSync
@@ -69,9 +70,26 @@ class ScoresReady:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """The caller wants the job to stop now."""
+    """The caller wants the job to stop.
+
+    Attributes:
+        reason: what the job's record says. now: without a last checkpoint; else one is written first.
+    """
 
     reason: str
+    now: bool = False
+
+
+@dataclass(frozen=True)
+class CheckpointRequested:
+    """Somebody wants a checkpoint now, not when the next one is due."""
+
+
+@dataclass(frozen=True)
+class CapsChanged:
+    """What the job's pods may use together has changed: others came or went on this machine."""
+
+    limits: Limits
 
 
 @dataclass(frozen=True)
@@ -89,4 +107,7 @@ class Decided:
     error: str = ""
 
 
-Input = Tick | PodsSeen | WorkerSaid | PsSaid | CommitResult | ScoresReady | StopRequested | DriverFailed | Decided
+Input = (
+    Tick | PodsSeen | WorkerSaid | PsSaid | CommitResult | ScoresReady | StopRequested | CheckpointRequested
+    | CapsChanged | DriverFailed | Decided
+)  # fmt: skip

@@ -19,7 +19,7 @@ from trimtab.core.controller.losses import Losses
 from trimtab.core.controller.spreading import Balance, BalanceRules, Layout
 from trimtab.core.domain.job import Mode, Objective, PlanChange
 from trimtab.core.domain.plan import Limits, Prices
-from trimtab.core.domain.records import Decision, Observation
+from trimtab.core.domain.records import Decision, Finding, Observation
 from trimtab.core.perf.memory import Growth
 from trimtab.core.ps.manifest import Manifest
 from trimtab.core.wire.messages import CopiesWritten, Origin, PsReport
@@ -34,6 +34,7 @@ class Phase(StrEnum):
 
     STARTING = "starting"
     TRAINING = "training"
+    STOPPING = "stopping"
     CLOSING = "closing"
     EVALUATING = "evaluating"
     SCORING = "scoring"
@@ -109,6 +110,8 @@ class Slot:
         in_row, total: failures of its pods, without getting anything done and in all.
         active: the plan has it. An inactive place's pod finishes what it has and leaves.
         started: it has had a pod since the plan has it, so its memory is its own also while it waits for a new one.
+        memory_bytes: what its pods get in the place of the plan's memory, 0: the plan's. out_of_memory: how often its
+            pods were killed for want of it.
     """
 
     role: str
@@ -119,6 +122,8 @@ class Slot:
     total: int = 0
     active: bool = True
     started: bool = False
+    memory_bytes: int = 0
+    out_of_memory: int = 0
 
     def pod_name(self, term: int) -> str:
         """Unique for ever: role, place, controller term, generation."""
@@ -254,6 +259,7 @@ class State:
         switch: the last change, until it is measured.
         settled_at: since when everything runs as planned. marks: of the running window, by pod.
         growth: samples of the tables' growth. idle: seconds since the job's start in which no controller ran it.
+        findings: what is wrong at present, by kind and subject.
     """
 
     settings: Settings
@@ -303,6 +309,7 @@ class State:
     marks: Mapping[str, Mark] = field(default_factory=dict)
     growth: tuple[Growth, ...] = ()
     idle: tuple[tuple[float, float], ...] = ()
+    findings: Mapping[tuple[str, str], Finding] = field(default_factory=dict)
 
     @property
     def waits_for_servers(self) -> bool:

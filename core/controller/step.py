@@ -11,6 +11,9 @@ action that was lost is asked for again, and there is no way to be stuck between
     unserved.py    what becomes of a job that parameter servers are missing to
     moving.py      which vshard should lie where, and how it gets there
     lending.py     workers' reports and data shards
+    straggling.py  workers that have become slow
+    hot_servers.py parameter servers that everybody waits for
+    memory_watch.py pods that will meet their memory limit
     closing.py     copies, checkpoints, the end of training
     evaluating.py  scores, figures, compiled metrics
 """
@@ -23,6 +26,7 @@ from trimtab.core.controller.actions import Action
 from trimtab.core.controller.changing import decided, drive_plan, plan_committed
 from trimtab.core.controller.closing import closed, drive_copies, hear_copies, superseded_by, turn, watch_commit
 from trimtab.core.controller.evaluating import drive_evaluation, scores_ready
+from trimtab.core.controller.hot_servers import watch_servers
 from trimtab.core.controller.inputs import (
     CommitResult,
     Decided,
@@ -36,9 +40,11 @@ from trimtab.core.controller.inputs import (
     WorkerSaid,
 )
 from trimtab.core.controller.lending import hear_worker
+from trimtab.core.controller.memory_watch import watch_memory
 from trimtab.core.controller.pods import end_job, see_pods, want_pods, watch_silence
 from trimtab.core.controller.serving import call_servers, committed, hear_ps, reroute
 from trimtab.core.controller.state import Draft, State
+from trimtab.core.controller.straggling import watch_workers
 from trimtab.core.controller.unserved import watch_service
 from trimtab.core.domain.job import JobState
 
@@ -98,6 +104,9 @@ def _reconcile(draft: Draft, tick: bool) -> None:
     watch_commit(draft)
     if draft.over:
         return
+    watch_workers(draft)
+    watch_servers(draft)
+    watch_memory(draft)
     drive_plan(draft)
     want_pods(draft)
     call_servers(draft)

@@ -189,6 +189,23 @@ class JobEvent:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """Something that is wrong with a running job at present, for whoever looks at it.
+
+    Attributes:
+        kind: straggler | hot_ps | memory | out_of_memory | lag | history | disk | events | cpu | machine.
+        subject: the pod or the thing it is about ("worker-2", "mlflow").
+        text: a sentence with its numbers, and what is done about it.
+        since_seconds: since when, in seconds since the job's start.
+    """
+
+    kind: str
+    subject: str
+    text: str
+    since_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class PastRun:
     """A past run that a warm start rests on: its id, how many seconds ago it ended, similarity (0..1], weight (0..1],
     the plan it ended with, how long it took and how fast it trained (None: not known).

@@ -22,7 +22,7 @@ from trimtab.core.domain.intervals import Interval
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.errors import Refused, WireError
 
-PROTOCOL = 3  # rises when a message changes meaning; a peer with another number is refused
+PROTOCOL = 4  # rises when a message changes meaning; a peer with another number is refused
 
 _BITMAP = rf"^[0-9a-f]{{1,{VSHARDS // 4}}}\Z"
 Bitmap = Annotated[str, Meta(pattern=_BITMAP, max_length=VSHARDS // 4)]
@@ -142,6 +142,7 @@ class PsSync:
         copy: copies to write, or None.
         prepare: vshards that it will get soon. drop: vshards that it has handed over.
         stop: leave in order.
+        memory_bytes: the table may grow so far from now on, 0: as it was told before.
     """
 
     job_id: str
@@ -153,6 +154,7 @@ class PsSync:
     stop: bool = False
     prepare: tuple[PrepareOrder, ...] = ()
     drop: tuple[DropOrder, ...] = ()
+    memory_bytes: Count = 0
 
 
 @dataclass(frozen=True)
@@ -233,6 +235,9 @@ class PsReport:
         snapshots, snapshot_seconds: how many were written, and what the last one took.
         snapshot_error: why the last one was not, "" when it was.
         freeze_seconds: the longest time that vshards which this process took over were served by nobody.
+        memory_bytes: how far the table may grow, 0: not told.
+        busy_seconds: wall time since the start in which frames of workers were handled, all connections together;
+            queue_seconds: in which they had arrived and waited for the lock.
     """
 
     process: str
@@ -263,6 +268,9 @@ class PsReport:
     freeze_seconds: float = 0.0
     writing: bool = False
     load_error: str = ""
+    memory_bytes: Count = 0
+    busy_seconds: float = 0.0
+    queue_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -370,6 +378,8 @@ class WorkerSync:
         max_gap_seconds: longest time between two finished steps since the last call.
         failure: a reason that no repetition mends (user code raised, ...); ends the job.
         trouble: something was not where the routing says: newer routing is needed now.
+        ps_seconds: since the last call, how long answers of each parameter server (by process id) were waited for.
+        cache_bytes: gradients that are kept to be sent again.
     """
 
     job_id: str
@@ -388,6 +398,8 @@ class WorkerSync:
     rss_bytes: Count = 0
     failure: str = ""
     trouble: bool = False
+    ps_seconds: Figures = field(default_factory=dict)
+    cache_bytes: Count = 0
 
 
 @dataclass(frozen=True)
@@ -398,12 +410,14 @@ class WorkerOrders:
         routing: the present one when it is newer than the worker's, else None.
         grants: new data shards.
         stop: finish nothing more, leave.
+        taken_back: ids of grants of which nothing more should be begun: others train these batches.
     """
 
     term: int
     routing: Routing | None = None
     grants: tuple[Grant, ...] = ()
     stop: bool = False
+    taken_back: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

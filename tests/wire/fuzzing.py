@@ -264,7 +264,7 @@ def unsigned_call(chance: random.Random, target: Target) -> int:
     elif fault == 2:
         metadata = signed(method, body + b" ")
     elif fault == 3:
-        metadata = (right[0], ("x-trimtab-protocol", chance.choice(["2", "4", "", "3.0", "x" * 1000])))
+        metadata = (right[0], ("x-trimtab-protocol", chance.choice(["3", "5", "", "4.0", "x" * 1000])))
     else:
         metadata = (("x-trimtab-proof", chance.choice(["", "0" * 64, "x" * 4000])), right[1])
     code = call(channel, method, body, metadata)

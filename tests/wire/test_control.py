@@ -76,7 +76,7 @@ def test_another_protocol_is_not_accepted(address):
         with grpc.insecure_channel(f"unix:{address}") as channel, pytest.raises(grpc.RpcError) as refused:
             channel.unary_unary(method)(body, timeout=5.0, metadata=metadata)
         assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-        assert "protocol 99 is not 3" in refused.value.details()
+        assert "protocol 99 is not 4" in refused.value.details()
         assert heard == []
     finally:
         server.close()

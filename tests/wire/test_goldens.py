@@ -64,7 +64,7 @@ def test_configs_have_their_keys():
         "job_id", "pod", "term", "secret_file", "controller_address", "spec", "model", "dataset", "validation_dataset",
         "threads", "orphan_grace_seconds", "protocol",
     ]  # fmt: skip
-    assert ps["protocol"] == worker["protocol"] == PROTOCOL == 3
+    assert ps["protocol"] == worker["protocol"] == PROTOCOL == 4
 
 
 def test_the_state_document_has_its_keys():
