@@ -21,8 +21,8 @@ SAMPLE := build/sample/criteo_$(SAMPLE_ROWS)_$(SAMPLE_SEED).parquet
 EPOCHS ?= $(if $(DATA),1,3)
 ARGS ?=
 
-# Seeds of the chaos suite: numbers and ranges; SEED replays one.
-SEEDS ?= 0-199
+# Seeds of the simulation and of the chaos suite: numbers and ranges; SEED replays one.
+SEEDS ?=
 SEED ?=
 
 # Bytecode of every package at once: twenty seconds now, instead of a slow first import in each process later.
@@ -82,9 +82,13 @@ lint: $(VENV)/.dev.stamp $(VENV)/.kernels.stamp ## Run lint, types and import co
 bench: $(VENV)/.dev.stamp $(VENV)/.kernels.stamp ## Run every benchmark and write docs/benchmarks.md (up to an hour).
 	@$(BIN)/python benchmarks/run_all.py $(ARGS)
 
+.PHONY: simulate
+simulate: $(VENV)/.dev.stamp ## Run simulated jobs from 10,000 seeds, with every fault (minutes): make simulate [SEEDS=0-9999] [SEED=n].
+	@$(BIN)/python -m trimtab.core.simulator $(or $(SEED),$(SEEDS),0-9999) $(ARGS)
+
 .PHONY: chaos
 chaos: $(VENV)/.dev.stamp $(VENV)/.kernels.stamp ## Kill and cut jobs from 200 seeds, audit each (hours): make chaos [SEEDS=0-19] [SEED=n].
-	@$(BIN)/python tests/integration/chaos.py $(or $(SEED),$(SEEDS)) $(ARGS)
+	@$(BIN)/python tests/integration/chaos.py $(or $(SEED),$(SEEDS),0-199) $(ARGS)
 
 .PHONY: lock
 lock: $(VENV)/.uv.stamp ## Pin the newest versions that setup.cfg allows into requirements.lock.

@@ -166,12 +166,12 @@ class Job:
                     seen.append((time.monotonic(), report.snapshot_seconds))
                 return report
 
-        def listening(address: str, secret: bytes, answer: Callable[[Any], Any]) -> Any:
+        def listening(address: str, secret: bytes, answer: Callable[[Any], Any], *more: Any) -> Any:
             def both(sync: Any) -> Any:
                 hear(sync)
                 return answer(sync)
 
-            return serve(address, secret, both)
+            return serve(address, secret, both, *more)
 
         def progress(now: Any) -> None:
             if now.phase == "training" and log.decided and self.act is not None and self.act(log, now):

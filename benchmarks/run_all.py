@@ -15,6 +15,7 @@ from figures import machine
 HERE = Path(__file__).resolve().parent
 NOT_BENCHMARKS = {
     "figures.py", "run_all.py", "resize_job.py", "model_error_job.py", "warm_start_month.py", "guard_job.py",
+    "straggler_job.py", "hot_ps_job.py",
 }  # fmt: skip
 
 

@@ -11,38 +11,19 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
 
 from trimtab import __version__
 from trimtab.core.cli_display import say
+from trimtab.core.cli_jobs import COMMANDS
+from trimtab.core.cli_options import whole
 from trimtab.core.errors import BadInput, Interrupted, TrimtabError
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _DATA_REMEDY = "give a path, glob, directory or URL of rows"
-
-
-def _whole(
-    name: str, least: int, text: str, default: str | None = None, *, required: bool = False
-) -> Callable[[Any], Any]:
-    """An option that takes a whole number of at least `least`, refused in the product's words instead of click's."""
-
-    def read(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-        if value is None:
-            return None
-        try:
-            number = int(value)
-        except ValueError:
-            number = least - 1
-        if number < least:
-            raise BadInput(name, value, f"give a whole number of at least {least}")
-        return number
-
-    # An explicit default of None would count as a value, and nothing would be required any more.
-    shown: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
-    return click.option(name, type=str, metavar="N", required=required, callback=read, help=text, **shown)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -62,16 +43,16 @@ def trimtab(context: click.Context) -> None:  # fmt: skip
 @click.option("--columns", metavar="FILE", help="YAML or JSON that names the columns' roles [default: detected].")
 @click.option("--model", default="dlrm", show_default=True, metavar="NAME|MODULE:FUNCTION",
               help="dlrm, wide_deep, deepfm, xdeepfm, dcn, or your function that returns a compiled Keras model.")
-@_whole("--epochs", 1, "Passes over the training rows.", default="1")
-@_whole("--batch-size", 1, "Rows per batch.", default="1024")
-@_whole("--workers", 1, "Workers [default: chosen].")
-@_whole("--ps", 1, "Parameter servers [default: chosen].")
+@whole("--epochs", 1, "Passes over the training rows.", default="1")
+@whole("--batch-size", 1, "Rows per batch.", default="1024")
+@whole("--workers", 1, "Workers [default: chosen].")
+@whole("--ps", 1, "Parameter servers [default: chosen].")
 @click.option("--max-cpu", metavar="CORES", help="Cores that the plan shares out among all processes "
               "[default: the machine's].")
 @click.option("--max-memory", metavar="QUANTITY", help="Memory that the plan shares out, such as 4Gi "
               "[default: 75 % of what is free].")
-@_whole("--max-workers", 1, "Most workers at any time.")
-@_whole("--max-ps", 1, "Most parameter servers at any time.")
+@whole("--max-workers", 1, "Most workers at any time.")
+@whole("--max-ps", 1, "Most parameter servers at any time.")
 @click.option("--mode", default="auto", show_default=True, metavar="auto|advise|fixed",
               help="What may happen to the plan while the job runs: change it, only say what would pay, nothing.")
 @click.option("--objective", default="balanced", show_default=True, metavar="balanced|fastest|cheapest",
@@ -90,8 +71,9 @@ def trimtab(context: click.Context) -> None:  # fmt: skip
               "checkpoint (path or URL), as a new job.")
 @click.option("--validation", default="0.1", show_default=True, metavar="FRACTION|PATH",
               help="Share of rows held out, or the path of other rows.")
-@_whole("--seed", 0, "Decides shuffle, split and every draw.", default="0")
-@_whole("--embedding-dim", 1, "Width of the built-in models' embeddings.", default="16")
+@whole("--seed", 0, "Decides shuffle, split and every draw.", default="0")
+@whole("--embedding-dim", 1, "Width of the built-in models' embeddings.", default="16")
+@whole("--metrics-port", 0, "Serve figures of the running job here, on this machine only, for Prometheus; 0: any.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout.")
 def train(as_json: bool, **options: Any) -> int:  # fmt: skip
     """Train a model with parameter servers and workers on this machine.
@@ -101,7 +83,8 @@ def train(as_json: bool, **options: Any) -> int:  # fmt: skip
     """
     from trimtab.core import cli_train
 
-    return cli_train.run(cli_train.spec_from_options(options), as_json=as_json)
+    spec = cli_train.spec_from_options(options)
+    return cli_train.run(spec, as_json=as_json, metrics_port=options["metrics_port"])
 
 
 @trimtab.command(short_help="Say what a job would start with, and what that would bring; start nothing.")
@@ -120,20 +103,48 @@ def plan(what_if: tuple[str, ...], picture: str | None, as_json: bool, **options
     return cli_plan.run(cli_train.spec_from_options(options), what_if, picture, as_json=as_json)
 
 
-plan.params[:0] = [option for option in train.params if option.name != "as_json"]
+plan.params[:0] = [option for option in train.params if option.name not in ("as_json", "metrics_port")]
+
+
+@trimtab.command(short_help="Start a job that goes on when this shell ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print the run's id and where it lies as one JSON object.")
+def submit(as_json: bool, **options: Any) -> int:
+    """Start a job that outlives this shell, and print its run's id on stdout once it has begun.
+
+    Takes the options of `train`; bad input is found before anything begins. `trimtab status` shows how the job stands,
+    `trimtab logs` what it says, `trimtab stop` ends it.
+    """
+    from trimtab.core import cli_submit, cli_train
+
+    spec = cli_train.spec_from_options(options)
+    return cli_submit.run(spec, as_json=as_json, metrics_port=options["metrics_port"])
+
+
+submit.params[:0] = [option for option in train.params if option.name != "as_json"]
 
 
 @trimtab.command(short_help="Go on with a job that was killed, stopped or failed.")
 @click.argument("job", metavar="JOB")
+@click.option("--detach", is_flag=True, help="Let it go on when this shell ends, and print its run's id.")
+@whole("--metrics-port", 0, "As for `train`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout.")
-def resume(job: str, as_json: bool) -> int:
+def resume(job: str, detach: bool, metrics_port: int | None, as_json: bool) -> int:
     """Go on with JOB (a run's id, or its directory) after a kill, a restart of the machine, Ctrl-C or a failure.
 
-    It stays the same run, and what its last checkpoint or snapshots hold is not trained again. Ends as `train` does.
+    It stays the same run, and what its last checkpoint or snapshots hold is not trained again. Ends as `train` does,
+    or, with --detach, begins as `submit` does.
     """
+    if detach:
+        from trimtab.core import cli_submit
+
+        return cli_submit.resume(job, as_json=as_json, metrics_port=metrics_port)
     from trimtab.core import cli_resume
 
-    return cli_resume.run(job, as_json=as_json)
+    return cli_resume.run(job, as_json=as_json, metrics_port=metrics_port)
+
+
+for _command in COMMANDS:
+    trimtab.add_command(_command)
 
 
 @trimtab.group(short_help="Make sample rows; look at what is in a file.", invoke_without_command=True)
@@ -144,10 +155,10 @@ def data(context: click.Context) -> None:
 
 
 @data.command()
-@_whole("--rows", 1, "Rows to write.", required=True)
+@whole("--rows", 1, "Rows to write.", required=True)
 @click.option("--out", required=True, metavar="PATH", help="Written by its ending: .parquet .tsv .csv .tfrecord, "
               "and .tsv.gz or .csv.gz.")
-@_whole("--seed", 0, "The same seed writes the same rows.", default="0")
+@whole("--seed", 0, "The same seed writes the same rows.", default="0")
 def sample(rows: int, out: str, seed: int) -> None:  # fmt: skip
     """Write Criteo-shaped rows with a planted signal."""
     from trimtab.core import cli_data
@@ -182,7 +193,7 @@ def export(run: str, out: str, as_json: bool) -> int:
 
 @trimtab.command(short_help="Show past runs: when, how fast, which plans, from what they started warm.")
 @click.option("--job-name", metavar="NAME", help="Only runs of this family [default: all].")
-@_whole("--limit", 1, "Runs to show, the last ones.", default="20")
+@whole("--limit", 1, "Runs to show, the last ones.", default="20")
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as one JSON object on stdout.")
 def history(job_name: str | None, limit: int, as_json: bool) -> int:
     """Show past runs, the last one first. Records that a store has not taken yet are delivered first."""
@@ -247,7 +258,7 @@ def stats(job: str, as_json: bool) -> int:
 
 @trimtab.command(short_help="Show past runs in MLflow's pages, until Ctrl-C.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="NAME", help="Where the server listens.")
-@_whole("--port", 1, "At which port.", default="5000")
+@whole("--port", 1, "At which port.", default="5000")
 def ui(host: str, port: int) -> int:
     """Serve MLflow's pages on this machine and print the address of trimtab's runs. Ctrl-C ends it."""
     from trimtab.core import cli_history

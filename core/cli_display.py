@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from trimtab.core.controller.progress import Progress
 
 PLAIN_LINE_SECONDS = 5.0
-COLUMNS = "columns"  # the phase whose message says which column was taken for what: shown once, and it stays
+# Phases whose message is shown once and stays: which column was taken for what, where figures are served.
+KEPT = ("columns", "figures")
 _BAR_CELLS = 28
 _UNKNOWN = "–"
 
@@ -81,14 +82,16 @@ def _to_nowhere(stream: TextIO | None) -> None:
         os.close(nothing)
 
 
-def say(text: str, *, err: bool = False) -> None:
-    """One message on stdout or stderr; nothing happens when its reader has gone."""
+def say(text: str, *, err: bool = False) -> bool:
+    """One message on stdout or stderr; false, and nothing else happens, when its reader has gone."""
     try:
         click.echo(text, err=err)
     except UnicodeError:
         raise
     except (OSError, ValueError):
         _to_nowhere(sys.stderr if err else sys.stdout)
+        return False
+    return True
 
 
 class Line:
@@ -161,8 +164,8 @@ class TrainDisplay(Line):
         """Take the controller's report; cheap enough for every batch."""
         changed = self.latest is None or self.latest.phase != progress.phase or self.latest.plan != progress.plan
         self.latest = progress
-        if progress.phase == COLUMNS:
-            self.keep(f"columns: {progress.message}")
+        if progress.phase in KEPT:
+            self.keep(f"{progress.phase}: {progress.message}")
             return
         for decision in progress.decisions[self._told :]:
             from trimtab.core.report.sentences import decision_line

@@ -66,16 +66,22 @@ def spec_from_options(options: Mapping[str, Any]) -> JobSpec:
     )
 
 
-def run(spec: JobSpec, *, as_json: bool) -> int:
+def run(spec: JobSpec, *, as_json: bool, metrics_port: int | None = None) -> int:
     """Train `spec`, show its progress on stderr and its result on stdout; returns the exit code.
+
+    Args:
+        spec: the job. as_json: the result as one JSON object instead of a table.
+        metrics_port: where figures are served while it runs, None: nowhere.
 
     Raises:
         TrimtabError: bad input, a failed or an interrupted job.
     """
     from trimtab.core.controller.run import train
 
-    first = "reading rows and model"
-    return watched(lambda progress, stop: train(spec, progress=progress, stop=stop), first, as_json=as_json)
+    def job(progress: Callable[[Progress], None], stop: threading.Event) -> JobResult:
+        return train(spec, progress=progress, stop=stop, metrics_port=metrics_port)
+
+    return watched(job, "reading rows and model", as_json=as_json)
 
 
 def watched(

@@ -9,7 +9,7 @@ replacement has a new name, a finished pod stays finished (case 6), and a late o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 PS, WORKER = "ps", "worker"
@@ -54,6 +54,7 @@ class PodStatus:
         cpu: cores given to it at present; only a limit where the place enforces shares.
         out_of_memory: an ended pod that the kernel killed because it went over its memory; False where nobody knows.
         memory_bytes: the limit that is enforced at present, 0 where none is.
+        memory_used: bytes that it uses and can't give back, 0 where nobody knows.
     """
 
     name: str
@@ -65,6 +66,7 @@ class PodStatus:
     cpu: float = 0.0
     out_of_memory: bool = False
     memory_bytes: int = 0
+    memory_used: int = field(default=0, compare=False)
 
     @property
     def ended(self) -> bool:
@@ -80,13 +82,21 @@ class Cluster(Protocol):
 
         A pod that is not desired gets a polite signal first and is killed after a grace. A name that was ever used is
         not started again, whatever became of it. A living name with another `cpu` gets that share in place, one with
-        another `memory_bytes` is noted. So that the sum never rises on the way, the order is: shares that fall; pods
-        that leave, which keep `LEAVING_CPU` while others stay; starts; shares that rise.
+        another `memory_bytes` that limit, as far as it does not fall below what the pod uses. So that the sum never
+        rises on the way, the order is: what falls; pods that leave, which keep `LEAVING_CPU` while others stay, and
+        their memory; starts; what rises.
         """
         ...
 
     def observe(self) -> tuple[PodStatus, ...]:
-        """Every desired pod, and those that are still ending, by name. An ended pod is shown while it is desired."""
+        """Every desired pod, and those that are still ending, by name. An ended pod is shown while it is desired.
+
+        One that the kernel killed for want of memory is shown once more even if it was told to end (case 24).
+        """
+        ...
+
+    def set_caps(self, cpu: float | None, memory_bytes: int | None) -> None:
+        """What all pods, and what forks them, may use together from now on; None: no limit."""
         ...
 
     def cpu_seconds(self) -> float:

@@ -1,10 +1,13 @@
-"""CPU shares that hold: a control group per job, whose quota is the job's cap, and in it one group per pod.
+"""Shares of cores and limits of memory that hold: a control group per job with the job's caps, in it one per pod.
 
-The cap stands on the job's own group, so it holds at every instant, whatever the pods' shares add up to while they
-change, and what forks pods is under it too. The period is 20 ms: with the kernel's 100 ms a chain of small shares
+The caps stand on the job's own group, so they hold at every instant, whatever the pods' shares add up to while they
+change, and what forks pods is under them too. The period is 20 ms: with the kernel's 100 ms a chain of small shares
 waits twice as long at the tail, and with 5 ms a pod gets more than its quota. A group is named after the process that
-made it, so that the next job can remove what a killed one left behind. Whether all this works is found out by doing
-it once with a process that does nothing; where it does not, jobs run without limits and say why.
+made it, so that the next job can remove what a killed one left behind. CPU and memory are in two trees (version 1) or
+in one (version 2), and a machine may allow one of them only: then the other one runs without limits and says why.
+
+A group knows whether the kernel has killed in it for want of memory, and that goes with the group: it is to be asked
+before the pod is dropped.
 """
 
 from __future__ import annotations
@@ -12,300 +15,232 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-from trimtab.core.cluster.cgroup_names import file_text, group_name, is_leftover
+from trimtab.core.cluster.cgroup_kernel import Kernel, remove_leftovers
+from trimtab.core.cluster.cgroup_names import file_text
 from trimtab.core.cluster.cgroup_places import SELF_CGROUP, SELF_MOUNTS, Place, places
+from trimtab.core.cluster.cgroup_tree import Tree
+from trimtab.core.cluster.memory_files import kills, lowered, memory_settings, used_bytes
+from trimtab.core.cluster.shares import NoShares
 
 log = logging.getLogger(__name__)
 
 PERIOD_US = 20_000
 _LEAST_QUOTA_US = 1_000  # the kernel takes no less
-_UNLIMITED = {"cpu.cfs_quota_us": "-1", "cpu.max": f"max {PERIOD_US}"}
-_TRIED_OUT = "tried-out"
-_ASIDE = "aside"
+_TRIED_MEMORY = 32 << 20
+_UNLIMITED = 1 << 62
+_WHAT = {"cpu": "CPU shares are not enforced", "memory": "limits of memory are not enforced"}
 
 
-class Shares(Protocol):
-    """The shares of one job's pods. Nothing here raises: what can't be done becomes the note."""
-
-    @property
-    def note(self) -> str:
-        """Empty while shares are enforced, else one sentence why not."""
-        ...
-
-    def give(self, pod: str, cpu: float) -> None:
-        """Give a pod `cpu` cores, now and in place; makes its group if it has none."""
-        ...
-
-    def door(self, pod: str) -> str:
-        """The file to which a process writes "0" to enter the pod's group; "" where there is none."""
-        ...
-
-    def enter(self, pod: str, pid: int) -> None:
-        """Put a process, with all its threads, into the pod's group."""
-        ...
-
-    def drop(self, pod: str) -> None:
-        """Remove an ended pod's group, and kill what is still in it."""
-        ...
-
-    def close(self) -> bool:
-        """Remove everything; False while something is left, then call it again."""
-        ...
-
-
-class NoShares:
-    """Shares where the machine allows none."""
-
-    def __init__(self, note: str) -> None:
-        self.note = note
-
-    def give(self, pod: str, cpu: float) -> None:
-        """Nothing."""
-
-    def door(self, pod: str) -> str:
-        """Nowhere."""
-        return ""
-
-    def enter(self, pod: str, pid: int) -> None:
-        """Nothing."""
-
-    def drop(self, pod: str) -> None:
-        """Nothing."""
-
-    def close(self) -> bool:
-        """Nothing is left."""
-        return True
-
-
-class Kernel:
-    """The few calls that groups are made of; a test puts a made-up kernel in its place."""
-
-    def read(self, path: Path) -> str:
-        """The text of a group's file."""
-        return path.read_text(encoding="ascii")
-
-    def write(self, path: Path, text: str) -> None:
-        """Write a setting; the kernel takes or refuses it in this one call."""
-        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(file, text.encode("ascii"))
-        finally:
-            os.close(file)
-
-    def make(self, path: Path) -> None:
-        """A new group."""
-        path.mkdir()
-
-    def remove(self, path: Path) -> None:
-        """Remove an empty group."""
-        path.rmdir()
-
-    def groups(self, path: Path) -> list[str]:
-        """The names of the groups in a group."""
-        return sorted(one.name for one in path.iterdir() if one.is_dir())
-
-
-class CpuGroups:
-    """The groups of one job below `place`.
+class PodGroups:
+    """The groups of one job.
 
     Args:
-        place: the parent. cap_cpu: cores of the job; None: no limit.
-        kernel: the machine's by default.
-
-    Raises:
-        OSError: the kernel does not allow it; nothing is left.
+        cpu: the open tree for cores, None for none. memory: the one for memory; the same where one tree has both.
+        cap_cpu, cap_memory: of the job, as its own groups have them; None: no limit.
+        note, memory_note: why there is no such tree.
     """
 
-    def __init__(self, place: Place, cap_cpu: float | None, kernel: Kernel | None = None) -> None:
-        self._kernel = kernel or Kernel()
-        self._base, self._version = place.path, place.version
-        self._job = self._base / group_name()
-        self._cap = cap_cpu
-        self._aside: Path | None = None
-        self._enabled = False
+    def __init__(
+        self,
+        cpu: Tree | None,
+        memory: Tree | None,
+        cap_cpu: float | None = None,
+        cap_memory: int | None = None,
+        note: str = "",
+        memory_note: str = "",
+    ) -> None:
+        self._cpu, self._memory = cpu, memory
+        self._trees = [tree for tree in (cpu, memory if memory is not cpu else None) if tree is not None]
+        self._cap_cpu, self._cap_memory = cap_cpu, cap_memory
+        self._capped = cap_memory  # what the job's group has; it may be more than the cap for a while
+        self._notes = {"cpu": note, "memory": memory_note}
         self._pods: dict[str, float] = {}
-        self._ending: set[str] = set()
-        self._lost = ""
-        try:
-            self._open()
-        except OSError:
-            self.close()
-            raise
+        self._limits: dict[str, int] = {}
 
     @property
     def note(self) -> str:
-        """Empty while every order was carried out."""
-        return self._lost
+        """Empty while every order about cores was carried out."""
+        return self._notes["cpu"]
+
+    @property
+    def memory_note(self) -> str:
+        """Empty while every order about memory was carried out."""
+        return self._notes["memory"]
 
     @property
     def path(self) -> Path:
-        """The job's own group."""
-        return self._job
+        """The job's own group in the tree for cores, or else in the one for memory."""
+        return self._trees[0].path
+
+    @property
+    def memory_path(self) -> Path | None:
+        """The job's own group in the tree for memory."""
+        return self._memory.path if self._memory is not None else None
 
     def give(self, pod: str, cpu: float) -> None:
         """Give a pod `cpu` cores; more than the cap is the cap."""
-        cpu = cpu if self._cap is None else min(cpu, self._cap)
+        cpu = cpu if self._cap_cpu is None else min(cpu, self._cap_cpu)
         if self._pods.get(pod) == cpu:
             return
-        try:
-            if pod not in self._pods:
-                self._kernel.make(self._job / pod)
-            self._pods[pod] = cpu
-            self._set(self._job / pod, cpu)
-        except OSError as error:
-            self._lose(error)
+        if pod not in self._pods:
+            for tree in self._trees:
+                self._try(tree, partial(tree.make, pod))
+        self._pods[pod] = cpu
+        if self._cpu is not None:
+            self._try(self._cpu, partial(self._cpu.set, pod, settings(self._cpu.version, cpu)), ("cpu",))
 
-    def door(self, pod: str) -> str:
-        """The pod's list of processes."""
-        return str(self._job / pod / "cgroup.procs") if pod in self._pods else ""
+    def hold(self, pod: str, memory_bytes: int) -> None:
+        """Hold a pod to so many bytes; more than the cap is the cap, and 0 is no order."""
+        tree, present = self._memory, self._limits.get(pod)
+        wanted = memory_bytes if self._cap_memory is None else min(memory_bytes, self._cap_memory)
+        if tree is None or pod not in self._pods or wanted <= 0 or wanted == present:
+            return
+        if present is not None and wanted < present:
+            wanted = lowered(present, wanted, self.used(pod))
+            if wanted == present:
+                return
+        rising = present is not None and wanted > present
+        order = partial(tree.set, pod, memory_settings(tree.version, wanted, rising=rising))
+        if self._try(tree, order, ("memory",)):
+            self._limits[pod] = wanted
+
+    def caps(self, cpu: float | None, memory_bytes: int | None) -> None:
+        """Change the limits of the job's own groups; a limit of memory falls as far as what is used allows."""
+        if self._cpu is not None and cpu != self._cap_cpu:
+            self._try(self._cpu, partial(self._cpu.set, "", settings(self._cpu.version, cpu)), ("cpu",))
+        self._cap_cpu = cpu
+        self._cap_memory = memory_bytes
+        if self._memory is not None and memory_bytes != self._capped:
+            self._cap(self._memory, memory_bytes)
+
+    def limit(self, pod: str) -> int:
+        """The limit as it was last written."""
+        return self._limits.get(pod, 0)
+
+    def used(self, pod: str) -> int:
+        """What the kernel counts."""
+        return self._asked(used_bytes, pod)
+
+    def kills(self, pod: str) -> int:
+        """What the kernel counts."""
+        return self._asked(kills, pod)
+
+    def doors(self, pod: str) -> list[str]:
+        """The pod's lists of processes."""
+        return [tree.door(pod) for tree in self._trees] if pod in self._pods else []
 
     def enter(self, pod: str, pid: int) -> None:
-        """Move a process into the pod's group; one that has ended meanwhile is no loss."""
-        if pod not in self._pods:
-            return
-        try:
-            self._kernel.write(self._job / pod / "cgroup.procs", str(pid))
-        except ProcessLookupError:
-            return
-        except OSError as error:
-            self._lose(error)
+        """Move a process into the pod's groups; one that has ended meanwhile is no loss."""
+        if pod in self._pods:
+            for tree in self._trees:
+                self._try(tree, partial(tree.enter, pod, pid))
 
     def drop(self, pod: str) -> None:
-        """Remove the pod's group, now or at a later call."""
+        """Remove the pod's groups, now or at a later call."""
         if self._pods.pop(pod, None) is not None:
-            self._ending.add(pod)
-        self._sweep()
+            self._limits.pop(pod, None)
+            for tree in self._trees:
+                tree.drop(pod)
 
     def close(self) -> bool:
         """Remove all groups, and undo what was changed for them."""
-        for pod in list(self._pods):
-            self.drop(pod)
-        self._sweep()
-        if self._ending:
-            return False
+        pods, self._pods = list(self._pods), {}
+        gone = [tree.close(pods) for tree in self._trees]
+        return all(gone)
+
+    def _cap(self, tree: Tree, wanted: int | None) -> None:
+        present = _UNLIMITED if self._capped is None else self._capped
+        if wanted is not None and wanted < present:
+            wanted = lowered(present, wanted, used_bytes(tree.version, partial(tree.read, "")))
+        rising = wanted is not None and wanted > present
+        order = partial(tree.set, "", memory_settings(tree.version, wanted, rising=rising))
+        if self._try(tree, order, ("memory",)):
+            self._capped = wanted
+
+    def _asked(self, question: Callable[[int, Callable[[str], str]], int], pod: str) -> int:
+        tree = self._memory
+        if tree is None or pod not in self._pods:
+            return 0
+        return question(tree.version, partial(tree.read, pod))
+
+    def _try(self, tree: Tree, order: Callable[[], None], about: Sequence[str] = ()) -> bool:
+        """Carry one order out; one that is refused becomes the note of what it is about: all that the tree is for."""
         try:
-            self._kernel.remove(self._job)
-        except FileNotFoundError:
-            pass
-        except OSError:
+            order()
+        except OSError as error:
+            for controller in about or tree.controllers:
+                if not self._notes[controller]:
+                    self._notes[controller] = sentence(tree.path, error, controller)
+                    log.warning("%s", self._notes[controller])
             return False
-        self._undo()
         return True
 
-    def _open(self) -> None:
-        if self._version == 2:
-            self._enable(self._base)
-        self._kernel.make(self._job)
-        self._set(self._job, self._cap)
-        if self._version == 2:
-            self._kernel.write(self._job / "cgroup.subtree_control", "+cpu")
-        self._try_out()
 
-    def _enable(self, group: Path) -> None:
-        """Hand the cpu controller to the groups in `group`, which then must hold no process itself."""
-        if "cpu" in self._kernel.read(group / "cgroup.subtree_control").split():
-            return
-        control = group / "cgroup.subtree_control"
-        try:
-            self._kernel.write(control, "+cpu")
-        except OSError as error:
-            if error.errno not in (errno.EBUSY, errno.EOPNOTSUPP):
-                raise
-            if self._kernel.read(group / "cgroup.procs").split() != [str(os.getpid())]:
-                raise
-            self._step_aside()
-            self._kernel.write(control, "+cpu")
-        self._enabled = True
-
-    def _step_aside(self) -> None:
-        """Move this process, the only one of its group, into a group beside the jobs."""
-        aside = self._base / group_name(_ASIDE)
-        self._kernel.make(aside)
-        self._aside = aside
-        self._kernel.write(aside / "cgroup.procs", str(os.getpid()))
-
-    def _undo(self) -> None:
-        """Take the controller back, and this process too, unless another job lives below the same parent."""
-        if not self._enabled:
-            return
-        own = {self._aside.name} if self._aside is not None else set()
-        with suppress(OSError):
-            if set(self._kernel.groups(self._base)) <= own:
-                self._kernel.write(self._base / "cgroup.subtree_control", "-cpu")
-                self._enabled = False
-                if self._aside is not None:
-                    self._kernel.write(self._base / "cgroup.procs", str(os.getpid()))
-                    self._kernel.remove(self._aside)
-
-    def _try_out(self) -> None:
-        """Set a share and move a process: the right to make a group is not yet the right to fill it."""
-        group = self._job / _TRIED_OUT
-        self._kernel.make(group)
-        try:
-            self._set(group, 0.1)
-            with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as idle:
-                self._kernel.write(group / "cgroup.procs", str(idle.pid))
-                assert idle.stdin is not None
-                idle.stdin.close()
-        finally:
-            self._ending.add(_TRIED_OUT)
-            self._sweep()
-
-    def _set(self, group: Path, cpu: float | None) -> None:
-        for name, text in settings(self._version, cpu):
-            try:
-                self._kernel.write(group / name, text)
-            except OSError as error:
-                if error.errno != errno.EINVAL or name not in _UNLIMITED:
-                    raise
-                self._kernel.write(group / name, _UNLIMITED[name])  # more than the parent has: as much as the parent
-
-    def _sweep(self) -> None:
-        for pod in list(self._ending):
-            group = self._job / pod
-            try:
-                self._kernel.remove(group)
-            except FileNotFoundError:
-                pass
-            except OSError:
-                with suppress(OSError):
-                    kill_all(self._kernel.read(group / "cgroup.procs"))
-                continue
-            self._ending.discard(pod)
-
-    def _lose(self, error: OSError) -> None:
-        if not self._lost:
-            self._lost = sentence(self._job, error)
-            log.warning("%s", self._lost)
-
-
-def open_shares(cap_cpu: float | None, kernel: Kernel | None = None) -> CpuGroups | NoShares:
-    """The shares of a new job, at the first place of this machine where groups work; left-overs are removed first."""
+def open_shares(
+    cap_cpu: float | None, cap_memory: int | None = None, kernel: Kernel | None = None
+) -> PodGroups | NoShares:
+    """The shares of a new job, at the first places of this machine where groups work; left-overs are removed first."""
     if not sys.platform.startswith("linux"):
-        return NoShares("CPU shares are not enforced: control groups are a part of Linux")
-    kernel, why = kernel or Kernel(), ""
-    for place in places(os.environ.get("TRIMTAB_CGROUP", ""), file_text(SELF_CGROUP), file_text(SELF_MOUNTS)):
-        remove_leftovers(place.path, kernel)
-        try:
-            return CpuGroups(place, cap_cpu, kernel)
-        except OSError as error:
-            why = why or sentence(place.path, error)
-    return NoShares(why or "CPU shares are not enforced: no control group with the cpu controller is mounted")
+        notes = [f"{what}: control groups are a part of Linux" for what in _WHAT.values()]
+        return NoShares(*notes)
+    kernel = kernel or Kernel()
+    cpu, note = _first("cpu", cap_cpu, cap_memory, kernel, None)
+    if cpu is not None and "memory" in cpu.controllers:
+        return PodGroups(cpu, cpu, cap_cpu, cap_memory)
+    memory, memory_note = _first("memory", cap_cpu, cap_memory, kernel, cpu)
+    if cpu is None and memory is None:
+        return NoShares(note, memory_note)
+    return PodGroups(cpu, memory, cap_cpu, cap_memory, note, memory_note)
 
 
 def why_not_enforced(kernel: Kernel | None = None) -> str:
     """What `note` of a job's shares would say, for a plan that is made before the job; leaves nothing behind."""
-    shares = open_shares(None, kernel)
+    shares = open_shares(None, None, kernel)
     shares.close()
     return shares.note
+
+
+def _first(
+    controller: str, cap_cpu: float | None, cap_memory: int | None, kernel: Kernel, beside: Tree | None
+) -> tuple[Tree | None, str]:
+    """An open tree for one controller, and why there is none; `beside`: for the other one, where there is one."""
+    why = ""
+    texts = (os.environ.get("TRIMTAB_CGROUP", ""), file_text(SELF_CGROUP), file_text(SELF_MOUNTS))
+    for place in places(*texts, controller):
+        if place.version == 2 and beside is not None and beside.version == 2:
+            continue  # a process is in one group of that tree
+        remove_leftovers(place.path, kernel)
+        wishes: list[tuple[str, ...]] = [(controller,)]
+        if place.version == 2 and controller == "cpu" and _has_memory(place, kernel):
+            wishes = [("cpu", "memory"), *wishes]
+        for wish in wishes:
+            tree = Tree(place, wish, kernel)
+            try:
+                tree.open(_limits(tree, cap_cpu, cap_memory), _limits(tree, 0.1, _TRIED_MEMORY))
+                return tree, ""
+            except OSError as error:
+                why = why or sentence(place.path, error, controller)
+    return None, why or f"{_WHAT[controller]}: no control group with the {controller} controller is mounted"
+
+
+def _has_memory(place: Place, kernel: Kernel) -> bool:
+    try:
+        return "memory" in kernel.read(place.path / "cgroup.controllers").split()
+    except OSError:
+        return False
+
+
+def _limits(tree: Tree, cpu: float | None, memory_bytes: int | None) -> Iterator[tuple[str, str]]:
+    """The settings of a new group, as far as its tree can hold them."""
+    if "cpu" in tree.controllers:
+        yield from settings(tree.version, cpu)
+    if "memory" in tree.controllers and memory_bytes is not None:
+        yield from memory_settings(tree.version, memory_bytes)
 
 
 def settings(version: int, cpu: float | None) -> Iterator[tuple[str, str]]:
@@ -318,35 +253,17 @@ def settings(version: int, cpu: float | None) -> Iterator[tuple[str, str]]:
     if version == 1:
         yield "cpu.shares", str(min(262_144, max(2, round(cores * 1024))))
         yield "cpu.cfs_period_us", str(PERIOD_US)
-        yield "cpu.cfs_quota_us", _UNLIMITED["cpu.cfs_quota_us"] if quota is None else str(quota)
+        yield "cpu.cfs_quota_us", "-1" if quota is None else str(quota)
     else:
         yield "cpu.weight", str(min(10_000, max(1, round(cores * 100))))
-        yield "cpu.max", _UNLIMITED["cpu.max"] if quota is None else f"{quota} {PERIOD_US}"
+        yield "cpu.max", f"max {PERIOD_US}" if quota is None else f"{quota} {PERIOD_US}"
 
 
-def sentence(path: Path, error: OSError) -> str:
-    """Why shares are not enforced."""
+def sentence(path: Path, error: OSError, controller: str = "cpu") -> str:
+    """Why shares of cores, or limits of memory, are not enforced."""
     if error.errno in (errno.EBUSY, errno.EOPNOTSUPP):
         return (
-            f"CPU shares are not enforced: {path} holds other processes; "
+            f"{_WHAT[controller]}: {path} holds other processes; "
             "name an empty group that you may write in TRIMTAB_CGROUP"
         )
-    return f"CPU shares are not enforced: {path} can't be written ({error.strerror})"
-
-
-def remove_leftovers(base: Path, kernel: Kernel) -> None:
-    """Remove what jobs left that were killed, as far as it is empty: their pods may still be on their way out."""
-    with suppress(OSError):
-        for name in filter(is_leftover, kernel.groups(base)):
-            with suppress(OSError):
-                for pod in kernel.groups(base / name):
-                    kernel.remove(base / name / pod)
-                kernel.remove(base / name)
-
-
-def kill_all(procs: str) -> None:
-    """Kill the processes that a group lists."""
-    for word in procs.split():
-        if word.isdigit() and int(word) > 1 and int(word) != os.getpid():
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(int(word), signal.SIGKILL)
+    return f"{_WHAT[controller]}: {path} can't be written ({error.strerror})"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import signal
 import threading
 from collections.abc import Sequence
@@ -20,8 +21,9 @@ from pathlib import Path
 
 from trimtab.core.clock import Clock
 from trimtab.core.cluster.base import FAILED, LEAVING_CPU, PENDING, RUNNING, SUCCEEDED, PodSpec, PodStatus
-from trimtab.core.cluster.cgroups import Shares, open_shares
+from trimtab.core.cluster.cgroups import open_shares
 from trimtab.core.cluster.processes import Process, open_log, reap_group, start
+from trimtab.core.cluster.shares import Shares
 from trimtab.core.cluster.subreaper import SUBREAPER
 from trimtab.core.cluster.zygotes import Zygotes
 
@@ -31,6 +33,9 @@ NOT_STARTED = 127  # exit code of a pod whose command could not be run, as a she
 PIDS_FILE = "pids.json"
 _POLL_SECONDS = 0.01
 _CLEAN_SECONDS = 2.0  # for killed stragglers and emptied groups to be gone
+_LOOK_SECONDS = 0.5  # between two looks at what pods use of memory
+_DYING_SECONDS = 10.0  # from a kill for want of memory to the end: giving gigabytes back takes a small share its time
+_KILLED = 128 + signal.SIGKILL
 
 
 @dataclass
@@ -49,6 +54,11 @@ class _Pod:
     exit_code: int | None = None  # of an ended one; None when somebody else has reaped it
     kill_at: float | None = None  # set when it was told to end
     killed: bool = False
+    kills: int = 0  # of its processes, for want of memory, and when the last one was seen
+    killed_at: float = -math.inf
+    out_of_memory: bool = False
+    limit: int = 0
+    used: int = 0
 
     @property
     def stays(self) -> bool:
@@ -63,8 +73,8 @@ class LocalCluster:
         directory: the job's directory; gets `pids.json` with the names and process ids of the living pods.
         clock: for the grace.
         grace_seconds: between SIGTERM and SIGKILL.
-        cap_cpu: cores that all pods and zygotes together may use; None: no limit.
-        shares: of CPU; by default the machine's control groups, where they can be used.
+        cap_cpu, cap_memory: cores and bytes that all pods and zygotes together may use; None: no limit.
+        shares: what pods are held to; by default the machine's control groups, where they can be used.
     """
 
     def __init__(
@@ -74,11 +84,12 @@ class LocalCluster:
         grace_seconds: float = 5.0,
         cap_cpu: float | None = None,
         shares: Shares | None = None,
+        cap_memory: int | None = None,
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._grace = grace_seconds
-        self._cap_cpu = cap_cpu
+        self._cap_cpu, self._cap_memory = cap_cpu, cap_memory
         self._opened = shares
         self._zygotes: Zygotes | None = None
         self._reaps = False
@@ -87,6 +98,7 @@ class LocalCluster:
         self._groups: list[int] = []
         self._noted: dict[str, int] = {}
         self._cpu_seconds = 0.0
+        self._looked_at = -math.inf
         self._closed = False
         self._never = threading.Event()
 
@@ -99,6 +111,8 @@ class LocalCluster:
             new = wanted[pod.spec.name]
             pod.spec = replace(pod.spec, cpu=new.cpu, memory_bytes=new.memory_bytes)
             self._give(pod, min(pod.share, pod.spec.cpu))
+            if pod.spec.memory_bytes < pod.limit:
+                self._hold(pod)
         for name, pod in self._pods.items():
             if name not in wanted and not pod.ended:
                 # When nobody stays nobody needs what it has, and it ends sooner.
@@ -110,6 +124,7 @@ class LocalCluster:
                 self._pods[name] = self._start(spec)
         for pod in staying:
             self._give(pod, pod.spec.cpu)
+            self._hold(pod)
         for name in [name for name, pod in self._pods.items() if name not in wanted and pod.ended]:
             del self._pods[name]
         self._note_pids()
@@ -117,10 +132,18 @@ class LocalCluster:
     def observe(self) -> tuple[PodStatus, ...]:
         """Reap what has ended, kill what outlived its grace, and tell."""
         self._poll()
-        for name in [name for name, pod in self._pods.items() if pod.kill_at is not None and pod.ended]:
+        over = [name for name, pod in self._pods.items() if pod.kill_at is not None and pod.ended]
+        shown = [self._pods[name] for name in over if self._pods[name].out_of_memory]
+        for name in over:
             del self._pods[name]
         self._note_pids()
-        return tuple(_status(self._pods[name]) for name in sorted(self._pods))
+        return tuple(_status(pod) for pod in sorted((*self._pods.values(), *shown), key=lambda pod: pod.spec.name))
+
+    def set_caps(self, cpu: float | None, memory_bytes: int | None) -> None:
+        """Change the limits of the job's own groups, in place."""
+        self._cap_cpu, self._cap_memory = cpu, memory_bytes
+        if self._opened is not None:
+            self._opened.caps(cpu, memory_bytes)
 
     def cpu_seconds(self) -> float:
         """CPU time of ended pods and zygotes, with their children, as the kernel counted it."""
@@ -132,7 +155,7 @@ class LocalCluster:
 
     def memory_note(self) -> str:
         """Empty where pods are held to their memory, else one sentence why not."""
-        return "memory is not enforced"
+        return self._shares.memory_note
 
     def close(self) -> None:
         """End every pod and wait for it, at most the grace and then as long as a kill takes."""
@@ -158,7 +181,7 @@ class LocalCluster:
     def _shares(self) -> Shares:
         """Made when first needed: a cluster that starts nothing leaves nothing to be closed."""
         if self._opened is None:
-            self._opened = open_shares(self._cap_cpu)
+            self._opened = open_shares(self._cap_cpu, self._cap_memory)
         return self._opened
 
     def _is_clean(self) -> bool:
@@ -178,6 +201,7 @@ class LocalCluster:
     def _start_cold(self, spec: PodSpec) -> _Pod:
         now = self._clock.now()
         self._shares.give(spec.name, spec.cpu)
+        self._shares.hold(spec.name, spec.memory_bytes)
         with open_log(spec.log_path) as output:
             try:
                 process = start(spec.argv, output)
@@ -186,7 +210,7 @@ class LocalCluster:
                 self._shares.drop(spec.name)
                 return _Pod(spec, None, now, spec.cpu, ended=True, exit_code=NOT_STARTED)
         self._shares.enter(spec.name, process.pid)
-        return _Pod(spec, process, now, spec.cpu)
+        return _Pod(spec, process, now, spec.cpu, limit=self._shares.limit(spec.name))
 
     def _can_fork(self) -> bool:
         """Whether pods of a zygote can become children of this process."""
@@ -203,6 +227,11 @@ class LocalCluster:
             if not pod.pending:
                 self._shares.give(pod.spec.name, cpu)
 
+    def _hold(self, pod: _Pod) -> None:
+        if not pod.pending:
+            self._shares.hold(pod.spec.name, pod.spec.memory_bytes)
+            pod.limit = self._shares.limit(pod.spec.name)
+
     def _end(self, pod: _Pod) -> None:
         """Tell it to end, once; one that no process came of yet is over."""
         if pod.kill_at is not None:
@@ -216,18 +245,21 @@ class LocalCluster:
     def _poll(self) -> None:
         now = self._clock.now()
         self._take_forks(now)
+        look = now - self._looked_at >= _LOOK_SECONDS
+        self._looked_at = now if look else self._looked_at
         for pod in self._pods.values():
             if pod.process is None or pod.ended:
                 continue
+            self._look_at(pod, now, look)
             try:
                 if pod.process.has_ended():
                     pod.exit_code, seconds = pod.process.reap()
                     self._cpu_seconds += seconds
-                    self._bury(pod, pod.process)
+                    self._bury(pod, pod.process, now)
             except ChildProcessError:  # the program ignores SIGCHLD, or one of its threads has reaped it
                 self._signal(pod, signal.SIGKILL)
                 pod.process.forget()
-                self._bury(pod, pod.process)
+                self._bury(pod, pod.process, now)
             if not pod.ended and pod.kill_at is not None and now >= pod.kill_at and not pod.killed:
                 self._signal(pod, signal.SIGKILL)
                 pod.killed = True
@@ -247,6 +279,7 @@ class LocalCluster:
                 pod.process, pod.started_at = Process(fork.pid), now
                 self._shares.enter(name, fork.pid)
                 self._shares.give(name, pod.share)  # it may have changed meanwhile
+                self._hold(pod)
                 if pod.kill_at is not None:
                     self._signal(pod, signal.SIGTERM)
             elif pod.kill_at is not None or self._closed:
@@ -255,8 +288,20 @@ class LocalCluster:
             else:
                 self._pods[name] = self._start_cold(pod.spec)
 
-    def _bury(self, pod: _Pod, process: Process) -> None:
+    def _look_at(self, pod: _Pod, now: float, look: bool) -> None:
+        """See whether the kernel has killed in its group, and now and then what it uses of memory."""
+        killed = self._shares.kills(pod.spec.name)
+        if killed > pod.kills:
+            pod.kills, pod.killed_at = killed, now
+        if look:
+            pod.used = self._shares.used(pod.spec.name)
+
+    def _bury(self, pod: _Pod, process: Process, now: float) -> None:
         pod.ended = True
+        # That a child of its own was killed is no end of a pod. What the group knows goes with it.
+        self._look_at(pod, now, look=False)
+        lately = now - pod.killed_at < _DYING_SECONDS
+        pod.out_of_memory = lately and (pod.exit_code is None or pod.exit_code == _KILLED)
         self._groups.append(process.pid)  # what was left of it comes here as orphans, if this process collects them
         self._shares.drop(pod.spec.name)
 
@@ -283,8 +328,9 @@ class LocalCluster:
 def _status(pod: _Pod) -> PodStatus:
     spec = pod.spec
     pid = pod.process.pid if pod.process is not None else None
-    if not pod.ended:
-        phase = PENDING if pod.pending else RUNNING
-        return PodStatus(spec.name, spec.role, phase, None, pid, pod.started_at, pod.share)
-    phase = SUCCEEDED if pod.exit_code == 0 else FAILED
-    return PodStatus(spec.name, spec.role, phase, pod.exit_code, pid, pod.started_at, pod.share)
+    phase, code = PENDING if pod.pending else RUNNING, None
+    if pod.ended:
+        phase, code = SUCCEEDED if pod.exit_code == 0 else FAILED, pod.exit_code
+    return PodStatus(
+        spec.name, spec.role, phase, code, pid, pod.started_at, pod.share, pod.out_of_memory, pod.limit, pod.used
+    )

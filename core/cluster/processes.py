@@ -7,6 +7,8 @@ process id, the group's id can't belong to anybody else, and the rest of the gro
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import signal
 import subprocess
@@ -14,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+log = logging.getLogger(__name__)
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
@@ -83,9 +88,19 @@ def start(argv: tuple[str, ...], log: IO[bytes], stdin: int = subprocess.DEVNULL
 
 
 def open_log(path: str) -> IO[bytes]:
-    """The file at `path` for appending, with its directory."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    return Path(path).open("ab")
+    """The file at `path` for appending, with its directory; nowhere when the disk takes nothing more.
+
+    Raises:
+        OSError: there can be no such file, whatever the disk's state.
+    """
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return Path(path).open("ab")
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        log.warning("%s: a process starts without a log: %s", path, error)
+        return Path(os.devnull).open("ab")
 
 
 def reap_group(group: int) -> tuple[bool, float]:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from trimtab.core.clock import Clock
 from trimtab.core.cluster.base import PodSpec
-from trimtab.core.cluster.cgroups import Shares
 from trimtab.core.cluster.processes import Process, open_log, reap_group, start
+from trimtab.core.cluster.shares import Shares
 from trimtab.core.wire.forks import ForkChannel, ForkRequest
 
 log = logging.getLogger(__name__)
@@ -153,8 +153,9 @@ class Zygotes:
         while zygote.ready and not zygote.given_up and zygote.waiting:
             spec = zygote.waiting[0]
             self._shares.give(spec.name, spec.cpu)
+            self._shares.hold(spec.name, spec.memory_bytes)
             request = ForkRequest(
-                spec.name, " ".join(spec.argv), list(spec.argv[3:]), spec.log_path, self._shares.door(spec.name)
+                spec.name, " ".join(spec.argv), list(spec.argv[3:]), spec.log_path, self._shares.doors(spec.name)
             )
             if not zygote.channel.ask(request):
                 self._give_up(zygote, "takes no requests")

@@ -8,18 +8,22 @@ decision is finished when it has been measured: how long the switch took, how lo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
 
 from trimtab.core.controller.actions import CommitDocument, Consider
+from trimtab.core.controller.caps import keep_caps
 from trimtab.core.controller.growing import table_memory, watch_growth
 from trimtab.core.controller.inputs import Decided
 from trimtab.core.controller.observing import observe
 from trimtab.core.controller.serving import commit
-from trimtab.core.controller.state import Draft, Phase, Slot, State, Switch
+from trimtab.core.controller.shares import fits_beyond, memory_beyond, memory_free
+from trimtab.core.controller.state import Draft, Phase, State, Switch
+from trimtab.core.controller.successors import fit_places
 from trimtab.core.domain.job import Mode, PlanChange
-from trimtab.core.domain.plan import Plan, within
+from trimtab.core.domain.plan import Limits, Plan, within
 from trimtab.core.domain.records import Decision, Observation, seconds_without
+from trimtab.core.domain.values import replace
+from trimtab.core.optimizer.lattice import needed_ps
 from trimtab.core.optimizer.question import Question
 
 DEFAULT_SWITCH_SECONDS = {"worker": 0.5, "ps": 1.0, "cpu": 0.1}  # of lost training, until this job has measured it
@@ -28,11 +32,12 @@ SAME_HOLD_SECONDS = 60.0  # an answer that changes nothing is written down again
 
 def drive_plan(draft: Draft) -> None:
     """Follow the document's plan, look at what it brings, ask, and commit what was decided."""
-    _fit_places(draft)
+    fit_places(draft)
     watch_growth(draft)
     seen = observe(draft)
     _measure_hold(draft, seen)
     _watch_switch(draft, seen)
+    keep_caps(draft, lambda: servers_needed(draft.state, draft.now))
     state = draft.state
     free = not state.committing and draft.now >= state.commit_at
     if state.wish is not None and free and state.phase is Phase.TRAINING:
@@ -55,12 +60,21 @@ def decided(draft: Draft, answer: Decided) -> None:
     plan = state.document.plan
     if state.phase is not Phase.TRAINING or state.wish is not None or decision.before not in (None, plan):
         return
+    if decision.plan != plan and not fits_beyond(state, decision.plan):
+        return  # a pod was given memory meanwhile; the next question knows it
     if decision.plan == plan:
         _hold(draft, decision)
+    elif not within(decision.plan, state.settings.limits):
+        return  # the caps have fallen since it was asked for
     elif state.settings.mode is Mode.ADVISE:
         _advise(draft, replace(decision, advised=True))
     else:
         draft.state = replace(state, wish=decision)
+
+
+def servers_needed(state: State, now: float) -> int:
+    """How many parameter servers of the present size hold the tables, now and as they are expected to become."""
+    return needed_ps(_question(state, now))
 
 
 def plan_committed(draft: Draft, before: Plan) -> None:
@@ -77,7 +91,7 @@ def plan_committed(draft: Draft, before: Plan) -> None:
         waiting={},
     )  # fmt: skip
     draft.note("plan", f"{wish.action}: {wish.reason}", plan=plan.as_dict(), decision=wish.number)
-    _fit_places(draft)
+    fit_places(draft)
 
 
 def waited(state: State, gap_seconds: float) -> State:
@@ -86,22 +100,6 @@ def waited(state: State, gap_seconds: float) -> State:
     if switch is None or switch.settled or gap_seconds <= switch.max_gap_seconds:
         return state
     return replace(state, switch=replace(switch, max_gap_seconds=gap_seconds))
-
-
-def _fit_places(draft: Draft) -> None:
-    """The places of both roles are those of the document's plan."""
-    plan = draft.state.document.plan
-    for role, count in (("ps", plan.ps.replicas), ("worker", plan.worker.replicas)):
-        places = draft.state.places(role, count)
-        for index in places:
-            slot = draft.state.slots.get((role, index))
-            if slot is None:
-                draft.put_slot(Slot(role, index))
-            elif not slot.active:
-                draft.put_slot(replace(slot, active=True, in_row=0, total=0))
-        for (of, index), slot in tuple(draft.state.slots.items()):
-            if of == role and index not in places and slot.active:
-                draft.put_slot(replace(slot, active=False, started=False))
 
 
 def _watch_switch(draft: Draft, seen: Observation | None) -> None:
@@ -192,12 +190,30 @@ def _question(state: State, now: float) -> Question:
     return Question(
         time_seconds=state.seconds(now), plan=state.document.plan, batch_size=settings.batch_size,
         batches_left=settings.batches - done, observations=state.observations, prior=settings.prior,
-        limits=settings.limits, objective=settings.objective, prices=settings.prices, decisions=state.decisions,
+        limits=_limits(state), objective=settings.objective, prices=settings.prices, decisions=state.decisions,
         switch_seconds=_switch_seconds(state.decisions), table_bytes=table.now,
         table_bytes_at_end=table.at_end, table_bytes_high=table.high, table_skew=table.skew,
+        ps_memory_bytes=_ps_memory(state),
         cpu_enforced=settings.cpu_enforced,
         budget=settings.budget, spent=_spent(state, now), deadline_seconds=settings.deadline_seconds,
     )  # fmt: skip
+
+
+def _limits(state: State) -> Limits:
+    """The caps without what places were given beyond the plan."""
+    limits = state.settings.limits
+    if limits.memory_bytes is None:
+        return limits
+    return replace(limits, memory_bytes=limits.memory_bytes - memory_beyond(state))
+
+
+def _ps_memory(state: State) -> int:
+    """What each parameter server can be given at most, if all get the same and the plan stays; 0: nothing is given."""
+    if state.settings.mode is Mode.ADVISE:
+        return 0
+    plan = state.document.plan.ps
+    beyond = sum(max(0, state.slots["ps", at].memory_bytes - plan.memory_bytes) for at in state.active("ps"))
+    return plan.memory_bytes + (beyond + memory_free(state)) // plan.replicas
 
 
 def _spent(state: State, now: float) -> float:

@@ -1,18 +1,21 @@
 """What is kept of a job: one record that grows while it runs, its report and picture, and its way into the history.
 
 The record lies in the job's directory whatever happens elsewhere. The history gets it while the job runs and once more
-at the end; a store that is away delays nobody. A page or picture that can't be made is said and costs nothing else.
+at the end; a store that is away delays nobody, and neither does a disk. A page or picture that can't be made is said
+and costs nothing else. Nothing here rests on the machine's wall clock once the job has begun: a record's times count
+from its start.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trimtab.core.controller.aside import Aside
 from trimtab.core.controller.growing import memory_figures
 from trimtab.core.controller.state import State
 from trimtab.core.controller.timeline import Timeline
@@ -49,10 +52,13 @@ class Chronicle:
         base: what is known of the job before it runs; of a resumed one also what happened before, which is kept.
         job_dir: where record, report and picture go.
         recorder: the line to the history; None keeps the record at home.
+        aside: writes the record while the job runs; without it `watch` does.
     """
 
-    def __init__(self, base: JobRecord, job_dir: Path, recorder: Recorder | None) -> None:
-        self._base, self._job_dir, self._recorder = base, job_dir, recorder
+    def __init__(self, base: JobRecord, job_dir: Path, recorder: Recorder | None, aside: Aside | None = None) -> None:
+        self._base, self._job_dir, self._recorder, self._aside = base, job_dir, recorder, aside
+        self._lock = threading.Lock()  # of the events, which commands of other threads bring, too
+        self._problem = ""
         self._timeline = Timeline(base.samples)
         self._events: list[JobEvent] = list(base.events[:MOST_EVENTS])
         self._late: deque[JobEvent] = deque(base.events[MOST_EVENTS:], maxlen=MOST_EVENTS)
@@ -60,8 +66,17 @@ class Chronicle:
 
     def event(self, seconds: float, kind: str, text: str) -> None:
         """Something happened."""
-        early = len(self._events) < MOST_EVENTS
-        (self._events if early else self._late).append(JobEvent(seconds, kind, text))
+        with self._lock:
+            early = len(self._events) < MOST_EVENTS
+            (self._events if early else self._late).append(JobEvent(seconds, kind, text))
+
+    def trouble(self) -> str:
+        """Why the record in the job's directory is not up to date, "" when it is."""
+        return self._problem
+
+    def history_trouble(self) -> str:
+        """Why the history does not have the run yet, "" when nothing is wrong with it."""
+        return self._recorder.problem() if self._recorder is not None else ""
 
     def watch(self, state: State, now: float) -> None:
         """Look at the running job; call it as often as you like."""
@@ -70,10 +85,19 @@ class Chronicle:
             return
         self._next_update = now + UPDATE_SECONDS * (1 + len(self._timeline.samples) // 100)  # a long record costs more
         record = self.record(state, {})
-        with suppress(OSError):
-            write_record(self._job_dir / FILE, record)
+        if self._aside is None:
+            self._write(record)
+        else:
+            self._aside.do("record", lambda: self._write(record))
         if self._recorder is not None:
             self._recorder.update(record)
+
+    def _write(self, record: JobRecord) -> None:
+        try:
+            write_record(self._job_dir / FILE, record)
+            self._problem = ""
+        except OSError as error:
+            self._problem = f"{FILE} can't be written: {error}"
 
     def record(self, state: State, figures: Mapping[str, object], ended_at: float | None = None) -> JobRecord:
         """The record so far."""
@@ -82,10 +106,12 @@ class Chronicle:
         progress = {"batches_expected": float(state.settings.batches), "batches_applied": float(applied)}
         progress["batches_trained"] = float(applied)  # also those that no checkpoint holds, when a job is stopped
         progress |= memory_figures(state, self._timeline.samples)
+        with self._lock:
+            events = (*self._events, *self._late)
         return replace(
             self._base, state=document.state if ended_at is not None else JobState.RUNNING, plans=state.plans,
             observations=state.observations, decisions=state.decisions, figures=progress | known,
-            samples=tuple(self._timeline.samples), events=(*self._events, *self._late), ended_at=ended_at,
+            samples=tuple(self._timeline.samples), events=events, ended_at=ended_at,
             reason=document.reason, out_of_memory=state.out_of_memory,
         )  # fmt: skip
 

@@ -1,8 +1,10 @@
 """The thin driver around `step`: threads, network, store and cluster, and no decision.
 
-One lock guards the state. Workers' calls run in the server's threads and are answered at once from what `step` says;
-everything else that it asks for goes through one queue to the caller's thread, in order. Calls to parameter servers run
-in a small pool, so that one that doesn't answer delays nobody. However the loop ends, the pods are ended with it.
+One lock guards the state, and nothing that may take time happens under it. Workers' calls run in the server's threads
+and are answered at once from what `step` says; everything else that it asks for goes through one queue to the caller's
+thread, in order. Calls to parameter servers run in a small pool, so that one that doesn't answer delays nobody; what is
+stored has threads of its own, for a disk may hang. Asked to stop, the loop goes on until `step` says that the job is
+over. However it ends, the pods are ended with it.
 """
 
 from __future__ import annotations
@@ -39,24 +41,30 @@ from trimtab.core.controller.actions import (
 from trimtab.core.controller.document import Document
 from trimtab.core.controller.events import EventLog, last_lines
 from trimtab.core.controller.inputs import (
+    CapsChanged,
     CommitResult,
     Decided,
     DriverFailed,
     Input,
+    Late,
+    Noticed,
     PodsSeen,
     PsSaid,
     ScoresReady,
     StopRequested,
     Tick,
+    Trouble,
     WorkerSaid,
 )
 from trimtab.core.controller.progress import Progress, Showing
 from trimtab.core.controller.scores import ScoreBook, auc, log_loss, save
 from trimtab.core.controller.state import Phase, State
 from trimtab.core.controller.step import step
+from trimtab.core.controller.stopping import stop_words
 from trimtab.core.controller.store import StateStore
 from trimtab.core.controller.storing import Storing
 from trimtab.core.domain.job import JobState
+from trimtab.core.domain.plan import Limits
 from trimtab.core.domain.records import Decision
 from trimtab.core.errors import CorruptCopy, Interrupted, Refused, StaleState, TrimtabError, WireError
 from trimtab.core.optimizer.question import Question
@@ -68,6 +76,8 @@ log = logging.getLogger(__name__)
 
 SYNC_SECONDS = 0.2  # between two calls to a parameter server while training
 BUSY_SYNC_SECONDS = 0.05  # while everybody waits for them: start, close
+LATE_SECONDS = 5.0  # between two looks: then something held this process up
+HEALTH_SECONDS = 1.0  # between two looks at what is around the job
 PROGRESS_SECONDS = 0.5
 PS_TIMEOUT_SECONDS = 5.0
 MESSAGE_SECONDS = 10.0  # that a message is shown
@@ -106,7 +116,9 @@ class Ports:
         snapshots: directory of this node's snapshots, "" for none.
         copies: directory (or URL) of copies and manifests. scores: file for merged scores. events: the log.
         decide: the optimizer. watch: sees the state now and then, for the record.
-        progress: is shown how the job goes. stop: set by whoever wants the job to stop.
+        progress: is shown how the job goes. stop: set by whoever wants the job to stop, with a last checkpoint.
+        health: what does not work around the job at present; it never raises or waits.
+        caps: what pods may use together from now on, None: as before; asked with each look at the cluster.
     """
 
     cluster: Cluster
@@ -123,6 +135,8 @@ class Ports:
     progress: Callable[[Progress], None]
     stop: threading.Event
     snapshots: str = ""
+    caps: Callable[[State], Limits | None] = lambda _: None
+    health: Callable[[], tuple[Trouble, ...]] = tuple
 
 
 def load_solvers() -> None:
@@ -148,8 +162,10 @@ class Driver:
         self._book = ScoreBook()
         self._broken: Exception | None = None
         self._ending: FinishJob | None = None
-        self._over = False
-        self._next_tick = self._next_progress = ports.clock.now()
+        self._over = self._asked_to_stop = False
+        self._next_tick = self._next_progress = self._next_health = self._looked_at = ports.clock.now()
+        self._noticed: tuple[Trouble, ...] = ()
+        self._unwritten = ""
         self._shown: Phase | None = None
         self._message = "starting"
         self._message_until = math.inf
@@ -159,17 +175,19 @@ class Driver:
         """Drive the job to its end and return the last state; every pod has ended when this returns or raises.
 
         Raises:
-            Interrupted: on KeyboardInterrupt or when `stop` is set, after the state was stored as stopped.
+            Interrupted: when `stop` was set or a command stopped the job, after its last checkpoint; at once on
+                KeyboardInterrupt. The state was stored as stopped before.
         """
         server: Server | None = None
         try:
             self._pool.submit(load_solvers)
             self._show()
+            self._looked_at = self._ports.clock.now()
             server = self._ports.serve(self._answer)
             while not self._over:
                 self._turn()
         except KeyboardInterrupt:
-            self._halt(StopRequested("interrupted"))
+            self._halt(StopRequested("interrupted", now=True))
         except Exception as error:
             self._halt(DriverFailed(f"the controller met an error of its own: {type(error).__name__}: {error}"))
             raise
@@ -206,11 +224,13 @@ class Driver:
     def _turn(self) -> None:
         """One round of the loop: queued actions, then, when it is time, a look at everything."""
         now = self._ports.clock.now()
-        if self._ports.stop.is_set():
+        if self._ports.stop.is_set() and not self._asked_to_stop:
+            self._asked_to_stop = True
             self._feed(StopRequested("interrupted"))
-        elif now >= self._next_tick:
+        if now >= self._next_tick:
             self._next_tick = now + (BUSY_SYNC_SECONDS if self.state.waits_for_servers else SYNC_SECONDS)
-            self._feed(self._look(), Tick())
+            seen: tuple[Input, ...] = (*self._troubles(now), *self._new_caps(), self._look())
+            self._feed(*self._late(), *seen, Tick())
         self._work()
         self._ports.watch(self.state, now)
         self._show()
@@ -254,9 +274,22 @@ class Driver:
                 raise Refused(answer.reason)
         raise AssertionError("a worker's call was not answered")
 
+    def command(self, *wanted: Input) -> tuple[State, float, str]:
+        """What a person asks for, in any thread: the state after it, the clock's seconds, and what is shown."""
+        if wanted:
+            try:
+                self._feed(*wanted)
+            except Exception as error:
+                self._broken = error
+                raise
+            finally:
+                self._next_tick = self._ports.clock.now()  # who waits for it should see it at once
+                self._wake.set()
+        return self.state, self._ports.clock.now(), stop_words(self.state) or self._message
+
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, SetPods):
-            self._ports.cluster.apply([self._spec(pod) for pod in action.pods])
+            self._set(action)
         elif isinstance(action, SendPs):
             self._call(action)
         elif isinstance(action, CommitDocument):
@@ -285,6 +318,28 @@ class Driver:
             log.exception("the optimizer failed")
             return Decided(None, f"{type(error).__name__}: {error}")
 
+    def _set(self, action: SetPods) -> None:
+        """Say which pods should run. One whose configuration can't be written (a full disk) is not there for now."""
+        specs, self._unwritten = [], ""
+        for pod in action.pods:
+            try:
+                specs.append(self._spec(pod))
+            except OSError as error:
+                self._unwritten = f"{pod.name} can't be started: {error}"
+        self._ports.cluster.apply(specs)
+
+    def _troubles(self, now: float) -> list[Noticed]:
+        """What does not work around the job, when it is time to look and something has changed."""
+        if now < self._next_health:
+            return []
+        self._next_health = now + HEALTH_SECONDS
+        unwritten = (Trouble("disk", "pods", self._unwritten),) if self._unwritten else ()
+        found = (*self._ports.health(), *unwritten)
+        if found == self._noticed:
+            return []
+        self._noticed = found
+        return [Noticed(found)]
+
     def _spec(self, pod: PodName) -> PodSpec:
         if pod.name not in self._specs:
             self._specs[pod.name] = self._ports.pod_spec(pod)
@@ -312,6 +367,17 @@ class Driver:
         finally:
             self._calling.discard(action.pod)
 
+    def _late(self) -> tuple[Late, ...]:
+        """Whether something has held this process up since the last look; say it before anybody is taken for silent."""
+        now = self._ports.clock.now()
+        late, self._looked_at = now - self._looked_at, now
+        return (Late(late),) if late > LATE_SECONDS else ()
+
+    def _new_caps(self) -> tuple[CapsChanged, ...]:
+        """What has become of the job's part of the machine."""
+        caps = self._ports.caps(self.state)
+        return (CapsChanged(caps),) if caps is not None else ()
+
     def _look(self) -> PodsSeen:
         """The cluster's pods, with the last log lines of those that ended by themselves."""
         pods = self._ports.cluster.observe()
@@ -337,12 +403,13 @@ class Driver:
             self._feed(DriverFailed(str(error)))
 
     def _score(self) -> ScoresReady:
-        rows = self._book.merged()
+        """The figures need no disk; the model's own metrics do, for a worker computes them."""
+        rows, error = self._book.merged(), ""
         try:
             save(rows, self._ports.scores)
-        except OSError as error:
-            return ScoresReady(None, None, "", str(error))
-        return ScoresReady(auc(rows), log_loss(rows), str(self._ports.scores))
+        except OSError as failure:
+            error = str(failure)
+        return ScoresReady(auc(rows), log_loss(rows), "" if error else str(self._ports.scores), error)
 
     def _finish(self, action: FinishJob) -> None:
         """Store how the job ended; a document that another controller took over is left alone."""
@@ -394,10 +461,11 @@ class Driver:
             done = len(state.manifest.applied())
         if now > self._message_until:
             self._message = ""
+        message = stop_words(state) or self._message
         rate = state.losses.rate(now)
         if state.phase not in (Phase.STARTING, Phase.TRAINING):  # the whole job's, not its decay
             rate = state.losses.throughput or rate
         batches, plan = state.settings.batches, state.document.plan
         self._progress(
-            Progress(done, batches, rate, state.losses.recent, plan, str(state.phase), self._message, state.decisions)
+            Progress(done, batches, rate, state.losses.recent, plan, str(state.phase), message, state.decisions)
         )

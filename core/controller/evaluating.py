@@ -2,7 +2,8 @@
 
 Routing is held still: whoever serves has loaded or written the complete checkpoint, so every pull sees one consistent
 model, also after a parameter server was lost and restored on the way. Compiled metrics are computed by a worker, where
-the user's code lives; when that does not work after a few tries, the job is finished without them and says so.
+the user's code lives; when that does not work after a few tries, or the scores can't be handed to it because the disk
+has no room for them, the job is finished without them and says so.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ def scores_ready(draft: Draft, ready: ScoresReady) -> None:
     """Take in the figures over all scores."""
     if draft.state.phase is not Phase.SCORING:
         return
-    if ready.error:
-        end_job(draft, JobState.FAILED, f"evaluation: {ready.error}")
-        return
     outcome = Outcome(ready.auc, ready.log_loss, None, ready.path)
     evaluation = draft.state.evaluation
     holds, _ = evaluation.holds.end(lambda hold: True)
     draft.state = replace(draft.state, outcome=outcome, evaluation=replace(evaluation, holds=holds))
-    if draft.state.settings.metrics:
+    if ready.error:
+        draft.note("scores_not_kept", f"the merged scores could not be written: {ready.error}")
+    if draft.state.settings.metrics and ready.error:
+        draft.note("metrics_missing", "the model's compiled metrics could not be computed")
+        end_job(draft, JobState.FINISHED, "")
+    elif draft.state.settings.metrics:
         draft.enter(Phase.METRICS, "computing the model's own metrics")
     else:
         end_job(draft, JobState.FINISHED, "")

@@ -16,6 +16,7 @@ from trimtab.core.domain.model_spec import ModelSpec
 from trimtab.core.domain.records import Sample
 from trimtab.core.optimizer.past_memory import (
     EXPONENT_FIGURE,
+    MEMORY_FIGURES,
     TABLE_FIGURE,
     WORKER_FIGURE,
     RowBytes,
@@ -102,6 +103,9 @@ def memory_figures(state: State, samples: Sequence[Sample]) -> dict[str, float]:
     found[TABLE_FIGURE] = float(next((one.table_bytes for one in reversed(samples) if one.table_bytes), 0))
     if state.growth and (fit := KeyGrowth(state.growth)).fitted:
         found[EXPONENT_FIGURE] = fit.exponent
+    for slot in state.slots.values():  # only of places that were given more than the plan says
+        name = MEMORY_FIGURES[slot.role]
+        found[name] = max(found.get(name, 0.0), float(slot.memory_bytes))
     return {name: value for name, value in found.items() if value > 0}
 
 

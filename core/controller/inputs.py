@@ -60,7 +60,10 @@ class CommitResult:
 
 @dataclass(frozen=True)
 class ScoresReady:
-    """The figures over all merged scores, and the file that holds the scores for compiled metrics."""
+    """The figures over all merged scores, and the file that holds the scores for compiled metrics.
+
+    `error`: why there is no such file, "" when there is.
+    """
 
     auc: float | None
     log_loss: float | None
@@ -93,6 +96,38 @@ class CapsChanged:
 
 
 @dataclass(frozen=True)
+class Trouble:
+    """Something outside the job's own processes that does not work at present, and that the job goes on without.
+
+    Attributes:
+        kind, subject, text: as of a `Finding`.
+        said: it stood in what was shown before the job began, so no event repeats it.
+    """
+
+    kind: str
+    subject: str
+    text: str
+    said: bool = False
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """All that is wrong outside at present; what was told before and is not among it is over."""
+
+    troubles: tuple[Trouble, ...]
+
+
+@dataclass(frozen=True)
+class Late:
+    """The controller itself could not look or speak for so many seconds: a stopped process, a disk that hung.
+
+    What others did not say meanwhile says nothing about them.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class DriverFailed:
     """The driver could not carry out an action; the job can't go on."""
 
@@ -109,5 +144,5 @@ class Decided:
 
 Input = (
     Tick | PodsSeen | WorkerSaid | PsSaid | CommitResult | ScoresReady | StopRequested | CheckpointRequested
-    | CapsChanged | DriverFailed | Decided
+    | CapsChanged | Noticed | Late | DriverFailed | Decided
 )  # fmt: skip

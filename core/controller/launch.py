@@ -61,11 +61,14 @@ class Launcher:
         module = "trimtab.core.ps.main" if pod.role == "ps" else "trimtab.core.training.worker"
         config = self.job_dir.path / "pods" / f"{pod.name}.json"
         config.write_bytes(to_json(self._ps(pod) if pod.role == "ps" else self._worker(pod)))
-        log = self.job_dir.path / "logs" / f"{pod.name}.log"
+        log = self._log(pod)
         argv = (sys.executable, "-m", module, str(config))
         zygote = "trimtab.core.ps.zygote" if pod.role == "ps" else "trimtab.core.training.zygote"
         parent = (sys.executable, "-m", zygote) if self.zygotes else ()
-        return PodSpec(pod.name, pod.role, argv, str(log), pod.cpu, pod.memory_bytes, parent)
+        return PodSpec(pod.name, pod.role, argv, log, pod.cpu, pod.memory_bytes, parent)
+
+    def _log(self, pod: PodName) -> str:
+        return str(self.job_dir.path / "logs" / f"{pod.name}.log")
 
     def _ps(self, pod: PodName) -> PsConfig:
         return PsConfig(
@@ -82,6 +85,7 @@ class Launcher:
             orphan_grace_seconds=self.spec.orphan_grace_seconds,
             controller_address=self.controller_address,
             snapshots=str(self.job_dir.snapshots),
+            log=self._log(pod),
         )
 
     def _worker(self, pod: PodName) -> WorkerConfig:
@@ -97,4 +101,5 @@ class Launcher:
             validation_dataset=str(self.validation_dataset) if self.validation_dataset is not None else "",
             threads=max(1, math.ceil(self.plan.worker.cpu - 1e-9)),
             orphan_grace_seconds=self.spec.orphan_grace_seconds,
+            log=self._log(pod),
         )

@@ -13,12 +13,13 @@ bookkeeping that could disagree with the rows. Rules (see "How exactly-once work
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
 from trimtab.core.controller.holds import Hold, Holds
 from trimtab.core.domain.intervals import EMPTY, IntervalSet
 from trimtab.core.domain.model_spec import VSHARDS
+from trimtab.core.domain.values import replace
 from trimtab.core.wire.messages import BatchScores, Routing, Served
 
 ALL_VSHARDS = (1 << VSHARDS) - 1

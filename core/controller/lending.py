@@ -7,17 +7,17 @@ all of its loans are said again (it knows their ids). Nothing else is needed for
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from trimtab.core.controller.actions import AnswerWorker, KeepScores, RefuseWorker
 from trimtab.core.controller.changing import waited
+from trimtab.core.controller.doubled import second_shard, second_time, usual_speed
 from trimtab.core.controller.holds import MOST_SHARDS, Hold, Holds, shard_size
 from trimtab.core.controller.inputs import WorkerSaid
-from trimtab.core.controller.observing import count_work
+from trimtab.core.controller.observing import count_waits, count_work
 from trimtab.core.controller.pods import end_job
 from trimtab.core.controller.state import MOST_METRIC_TRIES, Draft, Phase, Pod, State
 from trimtab.core.domain.intervals import IntervalSet
 from trimtab.core.domain.job import JobState
+from trimtab.core.domain.values import replace
 from trimtab.core.wire.messages import EVALUATE, METRICS, TRAIN, Grant, WorkerOrders, WorkerSync
 
 
@@ -56,11 +56,11 @@ def _count(draft: Draft, pod: Pod, sync: WorkerSync) -> None:
     ledger, gone = state.ledger.ended(lambda hold: hold.id in ended and hold.pod == pod.name, state.sequence)
     holds, more = evaluation.holds.end(lambda hold: hold.id in ended and hold.pod == pod.name)
     fresh_rows = losses.all_rows - state.losses.all_rows
-    pod = count_work(pod, fresh, fresh_rows, sync.phase_seconds)
+    pod = count_waits(state, count_work(pod, fresh, fresh_rows, sync.phase_seconds), sync.ps_seconds)
     worked = bool(fresh or scores or gone or sync.losses or sync.scores or sync.metrics)
     pod = replace(
         pod, process=sync.process, heard_at=now, cpu_seconds=max(pod.cpu_seconds, sync.cpu_seconds),
-        rss_bytes=sync.rss_bytes, worked=pod.worked or bool(fresh or scores),
+        rss_bytes=sync.rss_bytes, cache_bytes=sync.cache_bytes, worked=pod.worked or bool(fresh or scores),
         worked_at=now if worked else pod.worked_at,
     )  # fmt: skip
     done = [hold for hold in (*gone, *more) if hold.kind != METRICS]
@@ -76,7 +76,7 @@ def _count(draft: Draft, pod: Pod, sync: WorkerSync) -> None:
         state, losses=losses, evaluation=replace(evaluation, holds=holds), ledger=ledger, outcome=outcome,
         max_gap_seconds=max(state.max_gap_seconds, sync.max_gap_seconds),
     )  # fmt: skip
-    draft.put_pod(pod)
+    draft.put_pod(_with_done(draft.state, pod, sync))
     if fresh or scores:
         draft.put_slot(replace(draft.state.slots[pod.slot], in_row=0))
 
@@ -103,7 +103,7 @@ def _orders(draft: Draft, name: str, sync: WorkerSync) -> WorkerOrders:
     # too early would wait for it. Nothing is lent meanwhile, so nothing needs the new routing before.
     early = bool(state.tenancies) and sync.routing_version > 0 and not sync.trouble
     news = routing if routing.version > sync.routing_version and not early else None
-    return WorkerOrders(state.document.term, news, grants)
+    return WorkerOrders(state.document.term, news, grants, taken_back=state.pods[name].taken_back)
 
 
 def _lend(draft: Draft, name: str) -> Hold | None:
@@ -118,7 +118,7 @@ def _lend(draft: Draft, name: str) -> Hold | None:
         return hold
     if state.phase is Phase.EVALUATING:
         hold = _next(draft, name, EVALUATE, state.evaluation.todo)
-    elif state.phase is Phase.METRICS and _metrics_wanted(state):
+    elif state.phase is Phase.METRICS and _metrics_wanted(state) and not _slow_one(state, name):
         hold = Hold(state.next_id, METRICS, 0, state.settings.evaluation_batches, name, draft.now)
         draft.state = replace(state, next_id=state.next_id + 1, metric_tries=state.metric_tries + 1)
     else:
@@ -138,12 +138,32 @@ def _metrics_wanted(state: State) -> bool:
 
 
 def _next(draft: Draft, name: str, kind: str, todo: IntervalSet) -> Hold | None:
-    if not todo:
-        return None
     state = draft.state
     pod = state.pods[name]
-    lo, end = todo.intervals[0]
-    size = min(end - lo, shard_size(pod.speed, pod.shard, len(todo), len(state.active("worker"))))
-    draft.put_pod(replace(pod, shard=size))
+    speed = usual_speed(state, pod)
+    if todo:
+        lo, end = todo.intervals[0]
+        hi = lo + min(end - lo, shard_size(speed, pod.shard, len(todo), len(state.active("worker"))))
+        draft.put_pod(replace(pod, shard=hi - lo))
+    elif numbers := second_time(state, name, kind, draft.now):
+        lo, hi = second_shard(pod, speed, numbers)
+        draft.note("lent_twice", f"{name} does batches {lo} to {hi - 1} as well: their holder needs long", pod=name)
+    else:
+        return None
     draft.state = replace(draft.state, next_id=state.next_id + 1)
-    return Hold(state.next_id, kind, lo, lo + size, name, draft.now)
+    return Hold(state.next_id, kind, lo, hi, name, draft.now)
+
+
+def _with_done(state: State, pod: Pod, sync: WorkerSync) -> Pod:
+    """A worker's pod with what it tells of its loans."""
+    numbers = pod.done | IntervalSet((loss.number, loss.number + 1) for loss in sync.losses)
+    held = IntervalSet((hold.lo, hold.hi) for hold in state.ledger.holds.of(pod.name))
+    left = tuple(one for one in pod.taken_back if one not in sync.finished)
+    return replace(pod, reported=pod.reported + len(sync.losses), done=numbers & held, taken_back=left)
+
+
+def _slow_one(state: State, name: str) -> bool:
+    """Whether a worker is slow while another one is not."""
+    tracks = state.pace.tracks
+    slow = {pod.name for pod in state.workers() if pod.name in tracks and tracks[pod.name].slow}
+    return name in slow and any(pod.worked and pod.name not in slow for pod in state.workers())

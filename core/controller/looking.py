@@ -81,7 +81,7 @@ def begin(looked: Looked, resources: Resources, memory: Memory) -> tuple[dict[st
     spec, rows = looked.spec, looked.rows
     tags = identity(
         spec, fingerprint=rows.data.fingerprint, columns=to_json(rows.data.columns).decode(), rows=rows.data.rows,
-        model_fingerprint=looked.model.fingerprint, limits=resources.caps,
+        model_fingerprint=looked.model.fingerprint, limits=resources.asked,
         embedding_rows=sum(rows.data.metadata.distinct.values()),
     )  # fmt: skip
     return tags, memory.begin(spec, resources, tags, row=row_bytes(looked.model, rows.data.columns))

@@ -18,14 +18,13 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from trimtab.core.cluster.leftovers import pods_in
 from trimtab.core.controller.places import PRIVATE_MARK
+from trimtab.core.controller.process import process_began, process_place, process_runs
 from trimtab.core.domain.job import JobState
 from trimtab.core.errors import BadInput, TrimtabError
 from trimtab.core.history import outbox as box
@@ -70,7 +69,7 @@ def own(job_dir: Path, private: Path | None = None) -> None:
 
 def name_controller(job_dir: Path, private: Path | None) -> None:
     """Write down that this process is the controller, with its private directory once it has one."""
-    me = {"pid": os.getpid(), "began": psutil.Process().create_time(), **_place()}
+    me = {"pid": os.getpid(), "began": process_began(os.getpid()), **process_place()}
     me |= {"private": str(private)} if private is not None else {}
     beside = job_dir / f".{OWNER}.new"
     beside.write_text(json.dumps(me), encoding="utf-8")
@@ -99,6 +98,52 @@ def silent(job_dir: Path) -> bool:
         return False
 
 
+@dataclass(frozen=True)
+class Controller:
+    """Whom a job's directory names as its controller.
+
+    Attributes:
+        pid, began: its process, and when that began. host: the machine it named.
+        here: whether its process id means something to this process; else nobody here can tell how it is.
+        alive: whether it runs; false where that is not known.
+        private: directory of its socket and its secret, None while it has none.
+    """
+
+    pid: int
+    began: float
+    host: str
+    here: bool
+    alive: bool
+    private: Path | None
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is still there now."""
+        return self.here and process_runs(self.pid, self.began)
+
+    def signal(self, number: int) -> bool:
+        """Send it a signal, if it lives here; false when it has just ended or belongs to somebody else."""
+        if not self.alive:
+            return False
+        try:
+            os.kill(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+
+def controller_of(job_dir: Path) -> Controller | None:
+    """The controller that the job's directory names; None when nobody acts, or nothing can be read."""
+    told = _named(job_dir)
+    if told is None:
+        return None
+    place, host = process_place(), str(told.get("host", ""))
+    here = host == place["host"] and told.get("namespace") == place["namespace"]
+    private = told.get("private")
+    alive = here and _lives(told)
+    return Controller(told["pid"], told["began"], host, here, alive, Path(private) if private else None)
+
+
 def private_of(job_dir: Path) -> Path | None:
     """The private directory of the controller that the job's directory names; None when nobody says."""
     told = _named(job_dir)
@@ -122,7 +167,7 @@ def close_lost(jobs: Path, outbox: Path) -> tuple[str, ...]:
     found = []
     for owner in sorted(jobs.glob(f"*/{OWNER}")):
         try:
-            with _locked(owner.parent) as alone:  # of several that find it, one closes it; nobody who goes on with it
+            with locked(owner.parent) as alone:  # of several that find it, one closes it; nobody who goes on with it
                 if alone and _gone(owner):
                     private = private_of(owner.parent)
                     if private is not None and not pods_in(owner.parent):  # the last of them would clear it away
@@ -153,23 +198,15 @@ def _close(job_dir: Path, outbox: Path) -> bool:
 def _gone(owner: Path) -> bool:
     """Whether the process that the file names has ended for certain."""
     told = json.loads(owner.read_text(encoding="utf-8"))
-    if told["host"] != platform.node() or told["namespace"] != _place()["namespace"]:
+    if told["host"] != platform.node() or told["namespace"] != process_place()["namespace"]:
         return False
-    return told["boot"] != _place()["boot"] or not _runs(told)
+    return told["boot"] != process_place()["boot"] or not process_runs(told["pid"], told["began"])
 
 
 def _lives(told: dict[str, Any]) -> bool:
     """Whether a process lives for certain: what another machine or namespace says is no proof."""
-    return all(told.get(key) == value for key, value in _place().items()) and _runs(told)
-
-
-def _runs(told: dict[str, Any]) -> bool:
-    try:
-        process = psutil.Process(told["pid"])
-        alive = process.status() != psutil.STATUS_ZOMBIE
-        return alive and bool(abs(process.create_time() - told["began"]) <= 1.0)
-    except psutil.NoSuchProcess:
-        return False
+    here = all(told.get(key) == value for key, value in process_place().items())
+    return here and process_runs(told["pid"], told["began"])
 
 
 def _named(job_dir: Path) -> dict[str, Any] | None:
@@ -182,7 +219,7 @@ def _named(job_dir: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def _locked(job_dir: Path) -> Iterator[bool]:
+def locked(job_dir: Path) -> Iterator[bool]:
     """Holds the job's lock for a moment; yields whether nobody else has it."""
     if str(job_dir.absolute()) in _held:
         yield False
@@ -218,13 +255,3 @@ def _let_go() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go)
-
-
-def _place() -> dict[str, str]:
-    """The machine, its start, and the namespace in which a process id means something."""
-    boot = namespace = ""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    with suppress(OSError):
-        namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
-    return {"host": platform.node(), "boot": boot, "namespace": namespace}

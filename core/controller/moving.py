@@ -9,11 +9,12 @@ dies, the same functions say what to do next.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trimtab.core.controller.ledger import ALL_VSHARDS
 from trimtab.core.controller.state import Draft, Phase, Pod, State, Tenancy
 from trimtab.core.domain.model_spec import VSHARDS
+from trimtab.core.domain.values import replace
 from trimtab.core.wire.messages import DropOrder, Origin, PrepareOrder, Routing, ServeOrder
 
 LITTLE_ROWS = 30_000  # left to send after a refresh: some five megabytes, sent and applied in a few steps' time
@@ -36,7 +37,7 @@ def transfers(state: State) -> tuple[Transfer, ...]:
     up = {pod.slot[1]: pod for pod in state.servers() if pod.process and pod.report is not None}
     if state.phase is not Phase.TRAINING or not state.ledger.served or any(place not in up for place in places):
         return ()
-    if layout is None or layout.places != places:
+    if layout is None or layout.places != places or layout.target == routing.owner:
         return ()
     masks: dict[tuple[int, int, int], int] = {}
     for vshard, (now, then) in enumerate(zip(routing.owner, layout.target, strict=True)):
@@ -180,7 +181,7 @@ def hear_about_moves(draft: Draft, pod: Pod) -> None:
 
 def owned_places(routing: Routing) -> set[int]:
     """Places that own something."""
-    return {place for place in routing.owner if place >= 0}
+    return set(routing.owner) - {-1}
 
 
 def bits(mask: int) -> str:

@@ -7,19 +7,20 @@ when each of them speaks. What was observed before a change says nothing about t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import replace
 from statistics import median
 
 from trimtab.core.controller.state import Draft, Mark, Phase, Pod, State
 from trimtab.core.domain.records import Observation
+from trimtab.core.domain.values import replace
 
 
 def settled(state: State) -> bool:
     """Whether exactly the plan's pods are at work, and nothing moves, comes, goes or runs short of work."""
     if state.phase is not Phase.TRAINING or not state.ledger.served or not state.ledger.todo:
         return False
-    if state.departed or state.moving or state.tenancies or state.wish is not None:
+    if state.departed or state.moving or state.tenancies or state.wish is not None or state.hot.acting:
         return False
     planned = {key for key, slot in state.slots.items() if slot.active}
     at_work = {pod.slot for pod in state.pods.values() if pod.batches or (pod.role == "ps" and pod.report is not None)}
@@ -40,7 +41,9 @@ def observe(draft: Draft) -> Observation | None:
         return None
     present = _marks(state)
     if not state.marks or state.marks.keys() != present.keys():
-        draft.state = replace(state, marks=present)
+        # Somebody whose calls are lost for a while was heard last before the change: a window would reach back to it.
+        fresh = all(mark.at >= state.settled_at for mark in present.values())
+        draft.state = replace(state, marks=present if fresh else {})
         return None
     if min(present[name].at - mark.at for name, mark in state.marks.items()) < settings.window_seconds:
         return None
@@ -98,3 +101,11 @@ def count_work(pod: Pod, batches: int, rows: int, phases: Mapping[str, float]) -
     """A worker's pod with what one report adds."""
     times = {name: pod.phase_seconds.get(name, 0.0) + phases.get(name, 0.0) for name in {*pod.phase_seconds, *phases}}
     return replace(pod, batches=pod.batches + batches, rows=pod.rows + rows, phase_seconds=times)
+
+
+def count_waits(state: State, pod: Pod, seconds: Mapping[str, float]) -> Pod:
+    """A worker's pod with what it waited for each parameter server since its last report; strangers don't count."""
+    known = {one.process for one in state.servers() if one.process}
+    told = {name: value for name, value in seconds.items() if name in known and 0.0 < value < math.inf}
+    names = known & (pod.waits.keys() | told.keys())
+    return replace(pod, waits={name: pod.waits.get(name, 0.0) + told.get(name, 0.0) for name in names})

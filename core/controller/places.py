@@ -2,7 +2,8 @@
 
     job directory   spec.json, state.json, events.jsonl, result.json, record.json, report.html, report.png, ps.json
                     (what parameter servers hold), model.json, metadata.json (the dataset's), rows.json (where they came
-                    from), scores.npz, controller.json and controller.lock (who acts), logs/, pods/ (configurations),
+                    from), scores.npz, controller.json and controller.lock (who acts), control.sock (a link to where it
+                    answers), logs/ (of pods, and of a controller without a terminal), pods/ (configurations),
                     checkpoints/ (copies and manifests, unless --checkpoint-dir says where), snapshots/; stays
     private         sockets and the job's secret; a short path (a socket's may have 107 bytes), readable by its owner
                     only, removed at the end
@@ -24,6 +25,7 @@ from pathlib import Path
 from trimtab.core.clock import Clock
 from trimtab.core.domain.job import JobSpec
 from trimtab.core.errors import BadInput
+from trimtab.core.wire.encode import to_json
 
 PRIVATE_MARK = "trimtab-"  # how a private directory's name begins
 _LONGEST_PRIVATE = 70  # bytes of the private directory's path, so that a socket's name still fits
@@ -89,7 +91,10 @@ def claim_job_dir(spec: JobSpec, run_id: str) -> JobDir:
         if any(path.iterdir()):
             raise BadInput(field, str(path), "is already used; give a new or an empty directory")
         handle = os.open(path / "spec.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        os.close(handle)
+        try:
+            os.write(handle, to_json(spec))  # so that others see what is being prepared here
+        finally:
+            os.close(handle)
     except FileExistsError:
         raise BadInput(field, str(path), "is already used or no directory; give a new or an empty one") from None
     except OSError as error:
@@ -150,3 +155,8 @@ def private_dir() -> Path:
             return Path(tempfile.mkdtemp(prefix=PRIVATE_MARK, dir=base))
     remedy = f"give a writable directory with a path of less than {_LONGEST_PRIVATE - 20} bytes and none of % # ?"
     raise BadInput("TMPDIR", tempfile.gettempdir(), remedy)
+
+
+def called(job_dir: Path) -> str:
+    """What to type for the job that lies there: its directory's name where that is enough, else the path."""
+    return job_dir.name if job_dir.absolute().parent == home() / "jobs" else str(job_dir)

@@ -2,27 +2,31 @@
 
 Places come and go with the plan; a pod whose place the plan has no more finishes what it has and leaves. A pod that
 ends before is replaced by one with a new name, never started again. Losing a pod is normal (preemption, kill -9)
-and costs only what it held; losing pods of one place again and again without anything getting done is not: the job
-goes on without the place where its others can carry that, else it ends with a reason that names the pod, its exit code
-and the last lines of its log (cases 2, 7, 8).
+and costs only what it held, and one that was killed for want of memory is followed by one with more (`out_of_memory`);
+losing pods of one place again and again without anything getting done is not: the job goes on without the place where
+its others can carry that, else it ends with a reason that names the pod, its exit code and the last lines of its log
+(cases 2, 7, 8).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from trimtab.core.cluster.base import LEAVING_CPU, PodStatus
 from trimtab.core.controller.actions import FinishJob, PodName, SetPods
 from trimtab.core.controller.inputs import PodsSeen
-from trimtab.core.controller.shares import has_room, shares
+from trimtab.core.controller.out_of_memory import count_kill
+from trimtab.core.controller.shares import has_room, memory_beyond, memory_of, shares
 from trimtab.core.controller.state import Departed, Draft, Phase, Pod, Slot, State
+from trimtab.core.controller.successors import give_up, pods_room, predecessor, take_over
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.plan import Plan, table_room
 from trimtab.core.domain.records import Decision
+from trimtab.core.domain.values import replace
 
 REFUSED_EXIT = 4  # a pod's exit code for "my configuration is bad or I was refused": trying again is useless
 ORPHANED_EXIT = 3
+SUCCESSOR_FAILURES = 2  # of a place that is to take over: then the old one stays
 _LONGEST_DELAY_SECONDS = 10.0
 
 
@@ -64,7 +68,8 @@ def lose_pod(
     in_row = 1 if pod.worked else slot.in_row + 1
     slot = replace(slot, generation=slot.generation + 1, in_row=in_row, total=slot.total + 1)
     delay = 0.0 if in_row == 1 else min(_LONGEST_DELAY_SECONDS, 0.5 * 2 ** (in_row - 2))
-    slot = replace(slot, starts_at=draft.now + delay)
+    # One that may live on keeps its memory until it is gone: its place has none of its own before.
+    slot = replace(slot, starts_at=draft.now + delay, started=slot.started and gone)
     lent = _forget(draft, pod)
     draft.put_slot(slot)
     draft.note("pod_lost", f"{pod.name} {reason}", pod=pod.name, role=pod.role, released=lent, in_row=in_row)
@@ -72,11 +77,43 @@ def lose_pod(
     said = f"; its log ends with:\n{tail}" if tail else ""
     if fatal:
         end_job(draft, JobState.FAILED, f"{pod.name} {reason}{said}")
+    elif _succeeded(draft, slot):
+        return
     elif slot.total >= settings.failures_total:
         end_job(draft, JobState.FAILED, f"{pod.name} {reason}, failure {slot.total} of this {pod.role}{said}")
     elif in_row >= settings.failures_in_row and not without_place(draft, slot, f"{pod.name} {reason}"):
         text = f"{pod.name} {reason}, failure {in_row} in a row of this {pod.role} without anything done"
         end_job(draft, JobState.FAILED, text + said)
+
+
+def _succeeded(draft: Draft, slot: Slot) -> bool:
+    """What the loss of a pod means for a place that another takes over from, or that takes over; False: it is neither.
+
+    A failing successor ends nothing: the place that it came for is still there.
+    """
+    key = (slot.role, slot.index)
+    if key in draft.state.successions:
+        take_over(draft, key)
+        return True
+    old = predecessor(draft.state, key)
+    if old is not None and slot.in_row >= SUCCESSOR_FAILURES:
+        give_up(draft, old)
+        text = f"{slot.role} {slot.index} comes to nothing, {slot.in_row} times in a row; {old[0]} {old[1]} stays"
+        draft.note("successor_failed", text, role=slot.role)
+    return old is not None
+
+
+def start_again(draft: Draft, pod: Pod, why: str) -> None:
+    """End a pod that lives, so that a new one comes to its place as soon as the caps have room for it.
+
+    Args:
+        draft: the step's. pod: of a place that the plan has. why: as a clause.
+    """
+    slot = draft.state.slots[pod.slot]
+    draft.state = replace(draft.state, departed={**draft.state.departed, pod.name: _kept(draft.state, pod)})
+    _forget(draft, pod)
+    draft.put_slot(replace(slot, generation=slot.generation + 1, started=False))
+    draft.note("pod_left", f"{pod.name} {why}; it goes first, then a new one comes", pod=pod.name, role=pod.role)
 
 
 def _forget(draft: Draft, pod: Pod) -> int:
@@ -98,6 +135,9 @@ def _forget(draft: Draft, pod: Pod) -> int:
 def see_pods(draft: Draft, seen: PodsSeen) -> None:
     """Compare the cluster's pods with those that should run."""
     shown = {status.name: status for status in seen.pods}
+    for name, one in draft.state.departed.items():
+        if name in shown and shown[name].out_of_memory:  # it was told to end before anybody knew (case 24)
+            _killed(draft, one.slot, name)
     alive = {name: one for name, one in draft.state.departed.items() if name in shown and not shown[name].ended}
     if alive != draft.state.departed:
         draft.state = replace(draft.state, departed=alive)
@@ -109,10 +149,23 @@ def see_pods(draft: Draft, seen: PodsSeen) -> None:
             if pod.seen:
                 lose_pod(draft, pod, "was removed from the cluster", gone=True)
         elif status.ended:
+            if status.out_of_memory:
+                _killed(draft, pod.slot, pod.name)
+                if draft.over:
+                    return
             fatal = status.exit_code == REFUSED_EXIT
             lose_pod(draft, pod, _end_of(status), seen.tails.get(pod.name, ""), fatal=fatal, gone=True)
-        elif not pod.seen:
-            draft.put_pod(replace(pod, seen=True))
+        elif not pod.seen or (pod.memory_limit, pod.memory_used) != (status.memory_bytes, status.memory_used):
+            draft.put_pod(replace(
+                pod, seen=True, memory_limit=status.memory_bytes, memory_used=status.memory_used
+            ))  # fmt: skip
+
+
+def _killed(draft: Draft, key: tuple[str, int], name: str) -> None:
+    """A pod was killed for want of memory; the job ends when more of it has not helped."""
+    over = count_kill(draft, key, name)
+    if over:
+        end_job(draft, JobState.FAILED, over, key[0])
 
 
 def watch_silence(draft: Draft) -> None:
@@ -143,15 +196,16 @@ def want_pods(draft: Draft) -> None:
     taken = {pod.slot for pod in state.pods.values()}
     for key in sorted(state.slots):
         slot = state.slots[key]
-        if slot.active and key not in taken and draft.now >= slot.starts_at and _room(draft, slot):
+        needed = slot.active and (slot.role == "ps" or state.stop is None)  # a job that stops needs no new worker
+        if needed and key not in taken and draft.now >= slot.starts_at and _room(draft, slot):
             name = slot.pod_name(term)
             draft.put_pod(Pod(name, key, wanted_at=draft.now))
             draft.put_slot(replace(slot, started=True))
             draft.note("pod_started", f"{name} should run", pod=name, role=slot.role, generation=slot.generation)
     state = draft.state
-    plan, share = state.document.plan, shares(state)
+    share = shares(state)
     draft.act(SetPods(tuple(
-        PodName(pod.name, pod.role, pod.slot[1], share[pod.name], getattr(plan, pod.role).memory_bytes)
+        PodName(pod.name, pod.role, pod.slot[1], share[pod.name], memory_of(state, pod.slot))
         for pod in sorted(state.pods.values(), key=lambda pod: pod.slot)
     )))  # fmt: skip
 
@@ -160,13 +214,18 @@ def _room(draft: Draft, slot: Slot) -> bool:
     """Whether a pod fits beside those that are there; where it has to wait for one that leaves, that is said once."""
     state = draft.state
     leaving = bool(state.departed) or any(not state.slots[pod.slot].active for pod in state.pods.values())
-    if slot.started or not leaving or has_room(state, slot.role):
+    beside = predecessor(state, (slot.role, slot.index)) is not None
+    if slot.started or not (leaving or beside or memory_beyond(state)):
         return True  # without anything leaving the plan itself was made to fit
+    room = has_room(state, slot.role, slot.memory_bytes)
+    if room and pods_room(state, slot.role):
+        return True
     if slot.index not in state.waiting.get(slot.role, ()):
         waiting = {**state.waiting, slot.role: (*state.waiting.get(slot.role, ()), slot.index)}
         draft.state = replace(state, waiting=waiting)
-        text = f"{slot.role} {slot.index} waits: the memory cap has no room until a pod that leaves is gone"
-        draft.note("waiting_for_memory", text, role=slot.role)
+        cap = f"the cap on {slot.role}s" if room else "the memory cap"
+        text = f"{slot.role} {slot.index} waits: {cap} has no room until a pod that leaves is gone"
+        draft.note("waiting_for_pods" if room else "waiting_for_memory", text, role=slot.role)
     return False
 
 
@@ -185,10 +244,7 @@ def _let_go(draft: Draft) -> None:
 
 def _kept(state: State, pod: Pod) -> Departed:
     """What a pod that is to end keeps until it has."""
-    plan = state.document.plan
-    if not state.slots[pod.slot].active and len(state.plans) > 1:
-        plan = state.plans[-2].plan
-    return Departed(LEAVING_CPU, getattr(plan, pod.role).memory_bytes)
+    return Departed(LEAVING_CPU, memory_of(state, pod.slot), pod.slot)
 
 
 def _has_nothing(state: State, pod: Pod) -> bool:
@@ -267,6 +323,8 @@ def _stalled(draft: Draft, pod: Pod) -> bool:
 
 def _end_of(status: PodStatus) -> str:
     code = status.exit_code
+    if status.out_of_memory:
+        return "was killed for want of memory"
     if code is None:
         return "ended"
     if code > 128:

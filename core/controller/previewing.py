@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimtab.core.clock import Clock, SystemClock
+from trimtab.core.controller.capacity import Capacity
 from trimtab.core.controller.looking import Looked, begin, look, source_of
 from trimtab.core.controller.places import home, look_at_job_dir
 from trimtab.core.controller.progress import Progress, Showing
-from trimtab.core.controller.resources import Beginning, Memory, Resources, resources_of
+from trimtab.core.controller.resources import Beginning, Memory, Resources
+from trimtab.core.controller.sharing import Sharing
 from trimtab.core.domain.job import JobSpec, Mode
 from trimtab.core.domain.records import Considered, Decision, WarmStart
 from trimtab.core.errors import Interrupted, JobFailed
@@ -68,8 +70,10 @@ def preview_job(
     show = Showing(progress)
     with ExitStack() as cleaning:
         look_at_job_dir(spec)
-        resources = resources_of(spec)
+        sharing = Sharing(Capacity(home(), clock), spec, "", clock)
+        resources = sharing.whole()
         first_plan(spec, resources.caps, None, not resources.not_enforced)  # refuses what can never be started
+        resources = sharing.outlook()
         memory = Memory(home(), clock, only_look=True)
         cleaning.callback(memory.close)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from trimtab.core.domain.plan import Plan
 from trimtab.core.domain.records import Decision
@@ -22,8 +23,8 @@ class Progress:
         samples_per_second: of the last seconds while training, of the whole job afterwards.
         loss: moving average over recent batches, None before the first.
         plan: in force, None while there is none.
-        phase: preparing | columns (once: the message says which was taken for what) | starting | training | closing |
-            evaluating | scoring | metrics | over.
+        phase: preparing | columns (once: the message says which was taken for what) | starting | training | stopping |
+            closing | evaluating | scoring | metrics | over.
         message: what happened last, as a sentence.
         decisions: all of the job so far, the first plan among them.
     """
@@ -53,3 +54,23 @@ class Showing:
         except Exception:
             self._show = None
             log.warning("the progress function failed and is not called any more", exc_info=True)
+
+
+def _nothing(*_: object) -> None:
+    """Nobody wants to hear of it."""
+
+
+@dataclass(frozen=True)
+class Milestones:
+    """Who hears of a job's first steps, in the calling thread.
+
+    Attributes:
+        claimed: the job has an id and a directory; whether it can be started is not known yet.
+        begun: it has begun: all that was given is right, and its controller answers.
+    """
+
+    claimed: Callable[[str, Path], None] = _nothing
+    begun: Callable[[], None] = _nothing
+
+
+UNHEARD = Milestones()

@@ -11,10 +11,10 @@ import heapq
 import json
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from trimtab.core.clock import Clock
+from trimtab.core.controller.aside import Aside
 from trimtab.core.controller.spreading import Balance, loads, unevenness, weights
 from trimtab.core.controller.state import Phase, Pod, State
 from trimtab.core.domain.job import JobState
@@ -34,10 +34,14 @@ class PsStatsFile:
 
     Args:
         job_dir: where it goes. run_id, model: of the job. clock: its seconds.
+        aside: writes it while the job runs; without it `watch` does.
     """
 
-    def __init__(self, job_dir: Path, run_id: str, model: ModelSpec, clock: Clock) -> None:
+    def __init__(
+        self, job_dir: Path, run_id: str, model: ModelSpec, clock: Clock, aside: Aside | None = None
+    ) -> None:
         self._path, self._run_id, self._model, self._clock = job_dir / FILE, run_id, model, clock
+        self._aside, self._problem = aside, ""
         self._next = -math.inf
         self._traffic: dict[str, tuple[float, ...]] = {}
 
@@ -50,18 +54,29 @@ class PsStatsFile:
             for pod in state.servers():
                 if pod.report is not None and len(pod.report.vshard_traffic) == VSHARDS:
                     self._traffic[pod.process] = pod.report.vshard_traffic
-        self._write(state)
+        traffic = dict(self._traffic)
+        if self._aside is None:
+            self._write(state, traffic)
+        else:
+            self._aside.do("ps", lambda: self._write(state, traffic))
+
+    def trouble(self) -> str:
+        """Why the file is not up to date, "" when it is."""
+        return self._problem
 
     def finish(self, state: State) -> None:
         """The last look: the job has ended."""
-        self._write(state, ended=True)
+        self._write(state, self._traffic, ended=True)
 
-    def _write(self, state: State, ended: bool = False) -> None:
-        found = ps_stats(self._run_id, state, self._model, self._traffic, self._clock.wall(), ended=ended)
+    def _write(self, state: State, traffic: Traffic, ended: bool = False) -> None:
+        found = ps_stats(self._run_id, state, self._model, traffic, self._clock.wall(), ended=ended)
         beside = self._path.with_name(f".{FILE}.new")
-        with suppress(OSError):
+        try:
             beside.write_text(json.dumps(found, allow_nan=False) + "\n", encoding="utf-8")
             beside.replace(self._path)  # not synced: after a crash of the machine nobody looks at it
+            self._problem = ""
+        except OSError as error:
+            self._problem = f"{FILE} can't be written: {error}"
 
 
 def ps_stats(
@@ -117,10 +132,10 @@ def _number(value: float) -> float:
 def _ratio(state: State) -> float | None:
     """The fullest place's measured load over the mean; None before it was measured."""
     balance: Balance = state.balance
-    weight, places = weights(balance.rows, balance.traffic), state.active("ps")
+    weight, places = weights(balance.rows, balance.traffic, balance.by_traffic), state.active("ps")
     if weight is None or not balance.traffic or not places:
         return None
-    return unevenness(loads(state.document.routing.owner, weight, places))
+    return unevenness(loads(state.document.routing.owner, weight, places), balance.capacity)
 
 
 def _server(pod: Pod, vshards: int, taken: float, total: float) -> dict[str, object]:

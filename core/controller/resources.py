@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trimtab.core.clock import Clock
 from trimtab.core.cluster.cgroups import why_not_enforced
+from trimtab.core.controller.leases import Room
 from trimtab.core.controller.lost import close_lost
 from trimtab.core.controller.machine import usable_cpu, usable_memory_bytes
 from trimtab.core.domain.job import JobSpec, Mode
@@ -40,12 +41,19 @@ class Resources:
         caps: resolved, every field given; pods and zygotes together stay within.
         for_pods: what is left of them beside the zygotes. zygotes: whether there is room for these.
         not_enforced: why CPU shares do not hold here, "" where they do.
+        alone: the caps that it would have if it shared the machine with nobody; None: `caps` are.
     """
 
     caps: Limits
     for_pods: Limits
     zygotes: bool
     not_enforced: str
+    alone: Limits | None = None
+
+    @property
+    def asked(self) -> Limits:
+        """The caps as asked for, which say what kind of job it is, whoever else is there."""
+        return self.alone if self.alone is not None else self.caps
 
 
 @dataclass(frozen=True)
@@ -62,16 +70,47 @@ class Beginning:
     prior_runs: tuple[str, ...] = ()
 
 
-def resources_of(spec: JobSpec) -> Resources:
-    """The caps as they hold on this machine."""
+def resources_of(spec: JobSpec, machine: Room | None = None) -> Resources:
+    """The caps as they hold on this machine for a job that has it for itself.
+
+    Args:
+        spec: of the job.
+        machine: its size, where that has been asked already; None: it is asked now.
+    """
     asked = spec.limits
-    cpu = asked.cpu if asked.cpu is not None else usable_cpu()
-    memory = asked.memory_bytes if asked.memory_bytes is not None else usable_memory_bytes()
+    cpu, memory = asked.cpu, asked.memory_bytes
+    if cpu is None:
+        cpu = machine.cpu if machine is not None else usable_cpu()
+    if memory is None:
+        memory = machine.memory_bytes if machine is not None else usable_memory_bytes()
     workers = asked.workers if asked.workers is not None else max(2, 2 * math.ceil(cpu), spec.workers or 0)
     ps = asked.ps if asked.ps is not None else max(2, math.ceil(cpu), spec.ps or 0)
     caps = Limits(cpu, memory, workers, ps)
     for_pods, zygotes = caps_for_pods(spec, caps)
     return Resources(caps, for_pods, zygotes, why_not_enforced())
+
+
+def part_of(spec: JobSpec, whole: Resources, machine: Room, held: Room) -> Resources:
+    """The caps of a job that holds a part of the machine; the whole machine means what was asked for, be it more.
+
+    Args:
+        spec: of the job. whole: as it would have alone. machine: its size. held: the job's part.
+    """
+    caps = limits_in(spec, whole.caps, machine, held)
+    for_pods, zygotes = caps_for_pods(spec, caps)
+    return replace(whole, caps=caps, for_pods=for_pods, zygotes=zygotes, alone=whole.caps)
+
+
+def limits_in(spec: JobSpec, whole: Limits, machine: Room, held: Room) -> Limits:
+    """The caps of a job that holds a part of the machine; see `part_of`."""
+    asked = spec.limits
+    all_cpu = asked.cpu is not None and held.cpu >= min(asked.cpu, machine.cpu) - 1e-6
+    all_memory = asked.memory_bytes is not None and held.memory_bytes >= min(asked.memory_bytes, machine.memory_bytes)
+    return replace(
+        whole,
+        cpu=asked.cpu if all_cpu else held.cpu,
+        memory_bytes=asked.memory_bytes if all_memory else held.memory_bytes,
+    )
 
 
 class Memory:

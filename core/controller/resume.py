@@ -20,13 +20,15 @@ from pathlib import Path
 
 from trimtab.core.clock import Clock, SystemClock
 from trimtab.core.cluster.leftovers import end_pods
+from trimtab.core.controller.capacity import Capacity
 from trimtab.core.controller.document import Document
 from trimtab.core.controller.growing import growth_before
 from trimtab.core.controller.lost import OWNER, clear_private, name_controller, own, release
+from trimtab.core.controller.metrics import open_metrics
 from trimtab.core.controller.places import JobDir, find_job, home, private_dir
 from trimtab.core.controller.preparing import columns_of, directory_of, located, prepare_rows, same_rows, teller
-from trimtab.core.controller.progress import Showing
-from trimtab.core.controller.resources import Memory, Resources, resources_of
+from trimtab.core.controller.progress import UNHEARD, Milestones, Showing
+from trimtab.core.controller.resources import Memory
 from trimtab.core.controller.result import JobResult
 from trimtab.core.controller.run import CHECKPOINT_SECONDS, SETTLE_SECONDS, WINDOW_SECONDS, Show
 from trimtab.core.controller.running import (
@@ -40,6 +42,7 @@ from trimtab.core.controller.running import (
     put_together,
     run_to_end,
 )
+from trimtab.core.controller.sharing import Sharing
 from trimtab.core.controller.signals import stops_in_order
 from trimtab.core.controller.state import Settings, State, Switch, first_state
 from trimtab.core.controller.store import FileStore
@@ -90,6 +93,8 @@ def resume(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     settle_seconds: float = SETTLE_SECONDS,
     window_seconds: float = WINDOW_SECONDS,
+    milestones: Milestones = UNHEARD,
+    metrics_port: int | None = None,
 ) -> JobResult:
     """Go on with a job that was killed, stopped or failed, and return how it went.
 
@@ -100,7 +105,7 @@ def resume(
     Args:
         job: a run's id, or the job's directory.
         progress, clock, stop: as for `train`.
-        checkpoint_seconds, settle_seconds, window_seconds: as for `train`.
+        checkpoint_seconds, settle_seconds, window_seconds, milestones, metrics_port: as for `train`.
 
     Raises:
         BadInput: there is no such job, it has finished, its controller lives, or its rows are not what they were;
@@ -113,7 +118,12 @@ def resume(
     driven, cpu = threading.Event(), time.process_time()
     with ExitStack() as cleaning, stops_in_order(halt, driven.is_set):
         job_dir = find_job(job)
-        _document(job_dir)
+        begun = _document(job_dir)
+        sharing = Sharing(Capacity(home(), clock), begun.spec, begun.job_id, clock)
+        cleaning.callback(sharing.close)
+        metrics = open_metrics(metrics_port, begun.job_id, begun.spec.job_name, lambda: sharing.waits, show)
+        if metrics is not None:
+            cleaning.callback(metrics.close)
         before = _owner(job_dir)
         try:
             own(job_dir.path)
@@ -121,16 +131,17 @@ def resume(
             raise BadInput(FIELD, str(job_dir.path), f"cannot be written ({error.strerror or error})") from error
         try:
             found = _look(job_dir)  # once more: nobody changes it now
+            milestones.claimed(found.document.job_id, job_dir.path)
             teller(show, halt)("ending what is left of it")
             _end_what_runs(job_dir, before, clock)
-            resources = resources_of(found.document.spec)
             memory = Memory(home(), clock)
             cleaning.callback(memory.close)
-            prepared = _prepare(found, resources, memory, show, halt, clock)
+            prepared = _prepare(found, sharing, memory, show, halt, clock)
             private = private_dir()
             cleaning.callback(shutil.rmtree, private, ignore_errors=True)
             name_controller(job_dir.path, private)
-            outside = Outside(clock, _began(prepared.job.record, clock), show, halt, decide)
+            began = _began(prepared.job.record, clock)
+            outside = Outside(clock, began, show, halt, decide, milestones, sharing, metrics)
             cadence = Cadence(checkpoint_seconds, settle_seconds, window_seconds)
             ready = _set_up(prepared, private, cadence, outside)
         except BaseException as error:
@@ -214,7 +225,7 @@ def _end_what_runs(job_dir: JobDir, before: bytes | None, clock: Clock) -> None:
 
 
 def _prepare(
-    found: _Found, resources: Resources, memory: Memory, show: Showing, stop: threading.Event, clock: Clock
+    found: _Found, sharing: Sharing, memory: Memory, show: Showing, stop: threading.Event, clock: Clock
 ) -> _Prepared:
     """Look at everything again, before anything is started."""
     document, job_dir = found.document, found.job_dir
@@ -225,10 +236,11 @@ def _prepare(
     model = read_json(ModelSpec, job_dir.path / "model.json")
     tell("preparing kernels")
     warm()
+    resources = sharing.join(job_dir.path, show, stop)
     tell("looking at past runs")
     tags = identity(
         spec, fingerprint=rows.data.fingerprint, columns=to_json(rows.data.columns).decode(), rows=rows.data.rows,
-        model_fingerprint=model.fingerprint, limits=resources.caps,
+        model_fingerprint=model.fingerprint, limits=resources.asked,
         embedding_rows=sum(rows.data.metadata.distinct.values()),
     )  # fmt: skip
     beginning = memory.begin(spec, resources, tags, but=document.job_id)
@@ -242,10 +254,10 @@ def _prepare(
         record = JobRecord(
             document.job_id, spec.job_name, JobState.RUNNING, tags, (), (), (), {}, objective=str(spec.objective),
             budget=spec.budget, deadline_seconds=spec.deadline_seconds, started_at=_born(job_dir, clock),
-            warm_start=beginning.warm, asked=asked_words(spec, resources.caps),
+            warm_start=beginning.warm, asked=asked_words(spec, resources.asked),
         )  # fmt: skip
     record = replace(
-        record, state=JobState.RUNNING, limits=resources.caps, prices=spec.prices, ended_at=None, reason="",
+        record, state=JobState.RUNNING, limits=resources.asked, prices=spec.prices, ended_at=None, reason="",
         out_of_memory="", job_dir=str(job_dir.path),
     )  # fmt: skip
     copies = str(job_dir.copies)

@@ -16,16 +16,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimtab.core.clock import Clock, SystemClock
+from trimtab.core.controller.capacity import Capacity
 from trimtab.core.controller.document import Document
 from trimtab.core.controller.looking import begin, look, source_of
-from trimtab.core.controller.lost import own, release
+from trimtab.core.controller.lost import name_controller, own, release
+from trimtab.core.controller.metrics import open_metrics
 from trimtab.core.controller.places import JobDir, claim_job_dir, home, new_run_id, private_dir
 from trimtab.core.controller.preparing import remember_rows, teller
 from trimtab.core.controller.previewing import explained
-from trimtab.core.controller.progress import Progress, Showing
-from trimtab.core.controller.resources import Beginning, Memory, Resources, resources_of
+from trimtab.core.controller.progress import UNHEARD, Milestones, Progress, Showing
+from trimtab.core.controller.resources import Beginning, Memory
 from trimtab.core.controller.result import JobResult
 from trimtab.core.controller.running import Cadence, Job, Outside, Ready, one_line, put_together, run_to_end
+from trimtab.core.controller.sharing import Sharing
 from trimtab.core.controller.signals import stops_in_order
 from trimtab.core.controller.source import Source
 from trimtab.core.controller.source import begin as begin_copies
@@ -64,6 +67,8 @@ def train(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     settle_seconds: float = SETTLE_SECONDS,
     window_seconds: float = WINDOW_SECONDS,
+    milestones: Milestones = UNHEARD,
+    metrics_port: int | None = None,
 ) -> JobResult:
     """Train one model and return how it went; a job that failed after its start is a result with its reason.
 
@@ -76,6 +81,9 @@ def train(
         stop: set it (from any thread) to stop the job in order.
         checkpoint_seconds: between periodic checkpoints.
         settle_seconds, window_seconds: how long a plan runs before it is measured, and for how long it is.
+        milestones: hears of the job's first steps.
+        metrics_port: where a program reads figures of the running job, on this machine only; 0: any port that is free,
+            as the event "metrics" tells. None: nowhere.
 
     Raises:
         BadInput: something given cannot be used; nothing was started and nothing is left behind.
@@ -86,17 +94,25 @@ def train(
     show = Showing(progress)
     halt = stop if stop is not None else threading.Event()
     driven = threading.Event()
-    outside = Outside(clock, clock.now(), show, halt, decide)
+    outside = Outside(clock, clock.now(), show, halt, decide, milestones)
     cpu = time.process_time()
     with ExitStack() as cleaning, stops_in_order(halt, driven.is_set):
         run_id = new_run_id(clock)
+        sharing = Sharing(Capacity(home(), clock), spec, run_id, clock)
+        cleaning.callback(sharing.close)
+        metrics = open_metrics(metrics_port, run_id, spec.job_name, lambda: sharing.waits, show)
+        if metrics is not None:
+            cleaning.callback(metrics.close)
+        outside = replace(outside, sharing=sharing, metrics=metrics)
         job_dir = claim_job_dir(spec, run_id)
         try:
-            resources = resources_of(spec)
+            own(job_dir.path)
+            milestones.claimed(run_id, job_dir.path)
+            resources = sharing.whole()
             first_plan(spec, resources.caps, None, not resources.not_enforced)  # refuses what can never be started
             memory = Memory(home(), clock)
             cleaning.callback(memory.close)
-            prepared = _prepare(spec, run_id, job_dir, resources, memory, show, halt)
+            prepared = _prepare(spec, run_id, job_dir, sharing, memory, show, halt)
             cpu = time.process_time()
             private = private_dir()
             cleaning.callback(shutil.rmtree, private, ignore_errors=True)
@@ -119,19 +135,20 @@ def _prepare(
     spec: JobSpec,
     run_id: str,
     job_dir: JobDir,
-    resources: Resources,
+    sharing: Sharing,
     memory: Memory,
     show: Show,
     stop: threading.Event,
 ) -> _Prepared:
     """Look at everything; cheap things first."""
     tell = teller(show, stop)
-    asked = asked_words(spec, resources.caps)
+    asked = asked_words(spec, sharing.whole().caps)
     source = source_of(spec)
     copies = _copies_of(spec, run_id, job_dir)
     looked = look(spec, source, job_dir.path, show, stop)
     tell("preparing kernels")
     warm()
+    resources = sharing.join(job_dir.path, show, stop)
     tell("looking at past runs")
     tags, beginning = begin(looked, resources, memory)
     decision, front = explained(looked, resources, beginning)
@@ -139,7 +156,7 @@ def _prepare(
     spec, rows, model = looked.spec.with_job_dir(str(job_dir.path)), looked.rows, looked.model
     record = JobRecord(
         run_id, spec.job_name, JobState.RUNNING, tags, (), (), (), {}, objective=str(spec.objective),
-        limits=resources.caps, prices=spec.prices, budget=spec.budget, deadline_seconds=spec.deadline_seconds,
+        limits=resources.asked, prices=spec.prices, budget=spec.budget, deadline_seconds=spec.deadline_seconds,
         warm_start=beginning.warm, job_dir=str(job_dir.path), front=front,
         asked=asked,
     )  # fmt: skip
@@ -184,7 +201,7 @@ def _set_up(prepared: _Prepared, private: Path, cadence: Cadence, outside: Outsi
     path, clock = job.job_dir.path, outside.clock
     started = clock.now()
     job.job_dir.make_folders()
-    own(path, private)
+    name_controller(path, private)
     (path / "spec.json").write_bytes(to_json(job.spec))
     page, source = (job.rows.dataset / "metadata.json").read_bytes(), prepared.source
     (path / "metadata.json").write_bytes(page if source is None else source.page_of(page))  # export outlives the cache

@@ -6,6 +6,7 @@ New jobs (`run`) and resumed ones (`resume`) differ in how they come to know it;
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,31 +16,42 @@ from pathlib import Path
 
 from trimtab.core.clock import Clock
 from trimtab.core.cluster.local import LocalCluster
+from trimtab.core.controller.aside import Aside
 from trimtab.core.controller.chronicle import FINISH_SECONDS, STOPPED_SECONDS, Chronicle
+from trimtab.core.controller.commanding import Commands, link_socket, unlink_socket
+from trimtab.core.controller.degraded import troubles_of
 from trimtab.core.controller.document import Document
 from trimtab.core.controller.driver import Driver, Ports
 from trimtab.core.controller.events import EventLog
+from trimtab.core.controller.inputs import Trouble
 from trimtab.core.controller.launch import Launcher
 from trimtab.core.controller.lost import disown
+from trimtab.core.controller.metrics import MetricsServer
 from trimtab.core.controller.places import JobDir
 from trimtab.core.controller.preparing import JobRows
-from trimtab.core.controller.progress import Progress
+from trimtab.core.controller.progress import UNHEARD, Milestones, Progress
 from trimtab.core.controller.ps_stats import PsStatsFile
 from trimtab.core.controller.resources import Resources
 from trimtab.core.controller.result import JobResult, decision_dict, tally, warm_start_dict
+from trimtab.core.controller.sharing import Sharing
 from trimtab.core.controller.state import Settings, State
+from trimtab.core.controller.status import About, StatusBoard
 from trimtab.core.controller.store import FileStore
 from trimtab.core.domain.job import JobSpec, JobState
 from trimtab.core.domain.model_spec import ModelSpec
+from trimtab.core.domain.plan import Limits
 from trimtab.core.domain.records import Decision, JobRecord, Observation, WarmStart
 from trimtab.core.errors import Interrupted, JobFailed
+from trimtab.core.history.record_file import write_whole
 from trimtab.core.history.recorder import Recorder
 from trimtab.core.optimizer.question import Question
 from trimtab.core.ps.layout import layout_of
-from trimtab.core.wire.control import PsStub, serve_controller
+from trimtab.core.wire.control import ControlServer, PsStub, serve_controller
+from trimtab.core.wire.messages import WorkerOrders, WorkerSync
 from trimtab.core.wire.secrets import new_secret
 
 RESULT = "result.json"
+ASIDE_SECONDS = 5.0  # that small files get at the job's end, where the disk is slow
 
 
 @dataclass(frozen=True)
@@ -80,6 +92,8 @@ class Outside:
 
     Attributes:
         began: the clock's seconds at the job's first start; negative when that was before the machine's.
+        milestones: who hears that the job has begun.
+        sharing: the job's part of the machine, None: it is not shared. metrics: who serves figures, if anybody.
     """
 
     clock: Clock
@@ -87,6 +101,9 @@ class Outside:
     show: Callable[[Progress], None]
     stop: threading.Event
     decide: Callable[[Question], Decision]
+    milestones: Milestones = UNHEARD
+    sharing: Sharing | None = None
+    metrics: MetricsServer | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +126,7 @@ class Ready:
     events: EventLog
     chronicle: Chronicle
     stats: PsStatsFile
+    aside: Aside
     spent: Spent = Spent()
 
 
@@ -143,27 +161,66 @@ def put_together(
         limits=job.resources.for_pods, cpu_enforced=not job.resources.not_enforced, prior=job.prior,
         began_at=outside.began, epoch_rows=rows.counts.train_rows,
         widths=tuple((4 * layout_of(one).stride, one.rows) for one in job.model.tables),
+        tables=tuple(one.name for one in job.model.tables),
         checkpoint_seconds=cadence.checkpoint_seconds,
         settle_seconds=cadence.settle_seconds, window_seconds=cadence.window_seconds,
     )  # fmt: skip
-    chronicle = Chronicle(job.record, path, job.recorder)
-    stats = PsStatsFile(path, job.run_id, job.model, clock)
+    aside = Aside(clock)
+    chronicle = Chronicle(job.record, path, job.recorder, aside)
+    stats = PsStatsFile(path, job.run_id, job.model, clock, aside)
+    board = StatusBoard(_about(job, spent or Spent(), outside.metrics), clock.wall)
 
     def watch(state: State, now: float) -> None:
         chronicle.watch(state, now)
         stats.watch(state, now)
+        board.watch(state, now)
 
-    events = EventLog(path / "events.jsonl", clock, outside.began, chronicle.event)
-    cluster = LocalCluster(path, clock, cap_cpu=job.resources.caps.cpu)
+    def serve(answer: Callable[[WorkerSync], WorkerOrders]) -> ControlServer:
+        commands = Commands(driver.command, board)
+        server = serve_controller(launcher.controller_address, secret, answer, commands.answer)
+        link_socket(path, launcher.controller_address)
+        outside.milestones.begun()
+        return server
+
+    def caps(state: State) -> Limits | None:
+        return outside.sharing.follow(state, cluster) if outside.sharing is not None else None
+
+    started_at = job.record.started_at
+    events = EventLog(path / "events.jsonl", clock, outside.began, chronicle.event, started_at, aside)
+    cluster = LocalCluster(
+        path, clock, cap_cpu=job.resources.caps.cpu, cap_memory=job.resources.caps.memory_bytes
+    )  # fmt: skip
+
+    def health() -> tuple[Trouble, ...]:
+        files = aside.trouble() or chronicle.trouble() or stats.trouble()
+        return troubles_of(
+            events=events.trouble(), files=files, history=chronicle.history_trouble(), cpu=cluster.cpu_note(),
+            memory=cluster.memory_note(), machine=outside.sharing.problem if outside.sharing is not None else "",
+            said=job.resources.not_enforced,
+        )  # fmt: skip
+
     ports = Ports(
         cluster=cluster, store=store, clock=clock, pod_spec=launcher.pod_spec,
         connect=lambda pod: PsStub(launcher.control_address(pod), secret),
-        serve=lambda answer: serve_controller(launcher.controller_address, secret, answer),
+        serve=serve, caps=caps,
         copies=job.copies, scores=path / "scores.npz", events=events, decide=outside.decide,
         watch=watch, progress=outside.show, stop=outside.stop,
-        snapshots=str(job.job_dir.snapshots),
+        snapshots=str(job.job_dir.snapshots), health=health,
     )  # fmt: skip
-    return Ready(job, Driver(first(settings), ports), cluster, events, chronicle, stats, spent or Spent())
+    driver = Driver(first(settings), ports)
+    if outside.metrics is not None:
+        outside.metrics.status = lambda: board.status(driver.state, clock.now())
+        events.append("metrics", f"figures are served at {outside.metrics.url}", url=outside.metrics.url)
+    return Ready(job, driver, cluster, events, chronicle, stats, aside, spent or Spent())
+
+
+def _about(job: Job, spent: Spent, metrics: MetricsServer | None) -> About:
+    """What the status tells of a job beside its state."""
+    return About(
+        job.spec.job_name, str(job.job_dir.path), os.getpid(), job.record.started_at,
+        resends_dropped=spent.resends_dropped, max_worker_gap_seconds=spent.max_worker_gap_seconds,
+        cpu_seconds=spent.cpu_seconds, metrics_url=metrics.url if metrics is not None else None,
+    )  # fmt: skip
 
 
 def run_to_end(ready: Ready, outside: Outside, cpu: float) -> JobResult:
@@ -180,21 +237,28 @@ def run_to_end(ready: Ready, outside: Outside, cpu: float) -> JobResult:
         return _result(ready, clock.now() - outside.began, cpu_seconds)
 
     def keep(result: JobResult) -> JobResult:
-        target = job.job_dir.path / RESULT
-        target.write_text(json.dumps(result.as_dict(), allow_nan=False, indent=1) + "\n", encoding="utf-8")
+        """Whoever waits for the job has the result all the same, and what it trained is in its checkpoint."""
+        text = json.dumps(result.as_dict(), allow_nan=False, indent=1) + "\n"
+        try:
+            write_whole(job.job_dir.path / RESULT, text.encode())
+        except OSError as error:
+            problems = (f"{RESULT} could not be written: {error}", result.history_problem)
+            return replace(result, history_problem="; ".join(one for one in problems if one))
         return result
 
     def remember(result: JobResult, patience_seconds: float) -> JobResult:
         """The result first, whatever page, picture and history cost after it."""
+        ready.aside.close(ASIDE_SECONDS)
         keep(result)
         ready.stats.finish(ready.driver.state)
-        kept = ready.chronicle.finish(ready.driver.state, result.as_dict(), clock.wall(), patience_seconds)
+        ended_at = job.record.started_at + clock.now() - outside.began  # the wall clock may have been set meanwhile
+        kept = ready.chronicle.finish(ready.driver.state, result.as_dict(), ended_at, patience_seconds)
         if kept.problem:
             ready.events.append("record", kept.problem)
         return keep(replace(result, report=kept.report, mlflow=kept.link, history_problem=kept.problem or None))
 
     try:
-        ready.driver.run()
+        _drive(ready, outside.sharing)
         return remember(report(), FINISH_SECONDS)
     except (Interrupted, KeyboardInterrupt) as error:
         interrupted = error if isinstance(error, Interrupted) else Interrupted("interrupted")
@@ -214,7 +278,19 @@ def run_to_end(ready: Ready, outside: Outside, cpu: float) -> JobResult:
     finally:
         with suppress(OSError):
             ready.events.close()
+        unlink_socket(job.job_dir.path)
         disown(job.job_dir.path)
+
+
+def _drive(ready: Ready, sharing: Sharing | None) -> None:
+    """Run the driver; the job's part of the machine is given back once its pods have ended, before its last page."""
+    if sharing is not None:
+        sharing.begin(ready.job.resources)
+    try:
+        ready.driver.run()
+    finally:
+        if sharing is not None:
+            sharing.close()
 
 
 def _result(ready: Ready, wall_seconds: float, cpu_seconds: float) -> JobResult:

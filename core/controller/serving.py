@@ -9,7 +9,6 @@ everything that the process should serve.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from trimtab.core.controller.actions import CommitDocument, SendPs
 from trimtab.core.controller.balance import keep_balance
@@ -25,10 +24,12 @@ from trimtab.core.controller.moving import (
     watch_preparation,
 )
 from trimtab.core.controller.pods import end_job, lose_pod
+from trimtab.core.controller.shares import table_limit
 from trimtab.core.controller.spreading import spread
 from trimtab.core.controller.state import MOST_FAILED_ROUNDS, Draft, Phase, Pod, Slot, State, pause_seconds
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.model_spec import VSHARDS
+from trimtab.core.domain.values import replace
 from trimtab.core.wire.messages import CopyOrder, PsSync
 
 
@@ -97,14 +98,17 @@ def _first(up: Mapping[int, Pod], places: list[int]) -> dict[int, int]:
 def _lost(state: State, up: Mapping[int, Pod], places: list[int]) -> dict[int, int]:
     """New owners of what a process that is gone had: the new process at its place, or the places that stay."""
     routing = state.document.routing
+    owned = owned_places(routing)
     others = {
-        place for place in owned_places(routing)
+        place for place in owned
         if place in up and up[place].process != routing.processes[place]
     }  # fmt: skip
     gone = others & set(places)
     pods = {pod.slot[1] for pod in state.servers()}
     # A place that the plan no longer has gives what it had to those that stay, also if a new process came up there.
-    left = {place for place in owned_places(routing) if place not in places and (place in others or place not in pods)}
+    left = {place for place in owned if place not in places and (place in others or place not in pods)}
+    if not gone and not left:
+        return {}
     owners = {vshard: place for vshard, place in enumerate(routing.owner) if place in gone}
     layout = state.layout
     if left and layout is not None and layout.places == tuple(places) and all(place in up for place in places):
@@ -122,6 +126,8 @@ def committed(draft: Draft, result: CommitResult) -> None:
     """Take in how a swap ended."""
     coming = draft.state.coming
     draft.state = state = replace(draft.state, committing=False, committing_since=None, coming=())
+    if result.document is not None and result.document.version < state.document.version:
+        return  # the job's end was stored behind it
     if result.document is None:
         if result.stale:
             end_job(draft, JobState.FAILED, "another controller has taken this job over")
@@ -173,6 +179,7 @@ def call_servers(draft: Draft) -> None:
         sync = PsSync(
             settings.job_id, document.term, sequence, pod.process, serve, order if serve else None,
             prepare=preparing.get(pod.name, ()), drop=drop_orders(state, pod.process) if pod.process else (),
+            memory_bytes=table_limit(state, pod),
         )  # fmt: skip
         draft.act(SendPs(pod.name, sync))
     draft.state = replace(state, sequence=sequence)

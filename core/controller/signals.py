@@ -1,8 +1,11 @@
 """Signals that end a job in order, for the command and for programs that call `train`.
 
 A signal that raises KeyboardInterrupt anywhere may cut the writing of the job's state in two. So while a job is driven
-the first one only sets the stop event, which the driver looks at between two actions; before that nothing runs that
-would have to be ended in order, and the signal interrupts at once. So does a second one: its sender has lost patience.
+the first one only sets the stop event, which the driver looks at between two actions: what is begun is finished and a
+last checkpoint written. Before that nothing runs that would have to be ended in order, and the signal interrupts at
+once. So does a second one, which ends the job without a checkpoint: its sender has lost patience. Nobody loses it
+within a moment, though: a terminal that closes and the shell in it both send a SIGHUP, a service's manager SIGTERM and
+SIGHUP, and these are one wish.
 """
 
 from __future__ import annotations
@@ -13,24 +16,32 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from trimtab.core.clock import Clock, SystemClock
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ONE_WISH_SECONDS = 0.3
 _DEFAULT = (signal.SIG_DFL, signal.default_int_handler)
 
 
 @contextmanager
-def stops_in_order(stop: threading.Event, driven: Callable[[], bool], *, always: bool = False) -> Iterator[None]:
+def stops_in_order(
+    stop: threading.Event, driven: Callable[[], bool], *, always: bool = False, clock: Clock | None = None
+) -> Iterator[None]:
     """Inside, SIGINT, SIGTERM and SIGHUP set `stop`, or raise KeyboardInterrupt; afterwards handlers are put back.
 
     Args:
         stop: of the job.
         driven: whether the job is being driven, so that it will look at `stop`.
         always: also in the place of the program's own handlers. A SIGHUP that is ignored (nohup) stays so.
+        clock: tells a second signal from the same wish said twice.
     """
-    asked = False
+    time = clock if clock is not None else SystemClock()
+    asked_at: float | None = None
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        again, asked = asked, True
+        nonlocal asked_at
+        again = asked_at is not None and time.now() - asked_at > ONE_WISH_SECONDS
+        asked_at = time.now() if asked_at is None else asked_at
         if driven():
             stop.set()
         if again or not driven():

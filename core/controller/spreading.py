@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 PRIOR_ROWS = 16.0  # of each vshard: what weighs before it is known
 PRIOR_TRAFFIC = 1024.0  # bytes per second of each vshard, likewise
 SLACK = 0.02  # what is level to within this share of an even load is left as it is
+_LEAST_CAPACITY = 1e-6  # of a place that should have nothing, in a quotient
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Balance:
         rest_since: nothing has changed hands since, None while something does. version: of the routing then.
         hot_since: since when a place has carried too much.
         levelled, levelled_at: how often it was tried to level, and when last.
+        capacity: what part of its peers' a place should have, where that is not all of it: it is slow.
+        by_traffic: what part of a weight traffic is; it rises when traffic alone has made a place late.
     """
 
     rows: tuple[float, ...] = ()
@@ -72,15 +75,20 @@ class Balance:
     hot_since: float | None = None
     levelled: int = 0
     levelled_at: float = -math.inf
+    capacity: Mapping[int, float] = field(default_factory=dict)
+    by_traffic: float = 0.5
 
 
-def weights(rows: Sequence[float], traffic: Sequence[float]) -> tuple[float, ...] | None:
+def weights(
+    rows: Sequence[float], traffic: Sequence[float], by_traffic: float = 0.5
+) -> tuple[float, ...] | None:
     """What each vshard weighs, together 1; None when nothing is known. `()` stands for what was not measured."""
     count = len(rows) or len(traffic)
     if not count:
         return None
-    by_rows, by_traffic = _shares(rows, count, PRIOR_ROWS), _shares(traffic, count, PRIOR_TRAFFIC)
-    return tuple(0.5 * one + 0.5 * other for one, other in zip(by_rows, by_traffic, strict=True))
+    of_rows, of_traffic = _shares(rows, count, PRIOR_ROWS), _shares(traffic, count, PRIOR_TRAFFIC)
+    by_rows = 1.0 - by_traffic
+    return tuple(by_rows * one + by_traffic * other for one, other in zip(of_rows, of_traffic, strict=True))
 
 
 def _shares(values: Sequence[float], count: int, prior: float) -> list[float]:
@@ -98,13 +106,19 @@ def loads(owner: Sequence[int], weight: Sequence[float], places: Sequence[int]) 
     return found
 
 
-def unevenness(load: Mapping[int, float]) -> float:
-    """The fullest place's load over the mean; 1 is even."""
+def unevenness(load: Mapping[int, float], capacity: Mapping[int, float] | None = None) -> float:
+    """The fullest place's load over the mean, both for their capacity; 1 is even."""
+    able = {place: max((capacity or {}).get(place, 1.0), _LEAST_CAPACITY) for place in load}
     total = math.fsum(load.values())
-    return max(load.values()) * len(load) / total if total > 0 else 1.0
+    if total <= 0:
+        return 1.0
+    return max(load[place] / able[place] for place in load) * math.fsum(able.values()) / total
 
 
-def spread(owner: Sequence[int], places: Sequence[int], weight: Sequence[float] | None = None) -> tuple[int, ...]:
+def spread(
+    owner: Sequence[int], places: Sequence[int], weight: Sequence[float] | None = None,
+    capacity: Mapping[int, float] | None = None,
+) -> tuple[int, ...]:  # fmt: skip
     """For each vshard the place it should lie at: loads as equal as possible, with as little moved as possible.
 
     A place that carries too much gives its heaviest vshards that fit into the surplus, so that few have to move; what
@@ -115,46 +129,51 @@ def spread(owner: Sequence[int], places: Sequence[int], weight: Sequence[float] 
         places: the places that should have some, ascending, at least one.
         weight: of each vshard, each above 0; None: all weigh the same, and counts differ by at most one afterwards.
             With weights, what is level to within `SLACK` is left as it is.
+        capacity: what part of its peers' load a place should have, 1 where it is not named; 0 leaves it without any,
+            unless that is so for all.
     """
     heavy = [1.0] * len(owner) if weight is None else list(weight)
-    even = math.fsum(heavy) / len(places)
+    able = {place: (capacity or {}).get(place, 1.0) for place in places}
+    able = {place: part for place, part in able.items() if part > 0} or dict.fromkeys(places, 1.0)
+    even = math.fsum(heavy) / math.fsum(able.values())
     slack = 0.0 if weight is None else SLACK * even
     result = list(owner)
-    held: dict[int, list[int]] = {place: [] for place in places}
+    held: dict[int, list[int]] = {place: [] for place in able}
     free: list[int] = []
     for vshard in sorted(range(len(owner)), key=lambda vshard: -heavy[vshard]):
         held.get(owner[vshard], free).append(vshard)
     load = {place: math.fsum(heavy[vshard] for vshard in vshards) for place, vshards in held.items()}
-    for place in places:
-        if load[place] <= even + slack:
+    for place, part in able.items():
+        if load[place] <= (even + slack) * part:
             continue
         kept = []
         for vshard in held[place]:
-            if heavy[vshard] <= load[place] - even:
+            if heavy[vshard] <= load[place] - even * part:
                 load[place] -= heavy[vshard]
                 free.append(vshard)
             else:
                 kept.append(vshard)
         held[place] = kept
     for vshard in sorted(free, key=lambda vshard: -heavy[vshard]):
-        place = min(places, key=lambda place: (load[place], place))
+        place = min(able, key=lambda place: (load[place] / able[place], place))
         result[vshard] = place
         held[place].append(vshard)
         load[place] += heavy[vshard]
-    _level(result, owner, heavy, held, load, slack)
+    _level(result, owner, heavy, held, load, able, slack)
     return tuple(result)
 
 
 def _level(
     result: list[int], owner: Sequence[int], heavy: Sequence[float], held: dict[int, list[int]],
-    load: dict[int, float], slack: float,
+    load: dict[int, float], able: Mapping[int, float], slack: float,
 ) -> None:  # fmt: skip
-    """Move single vshards from the fullest place to the emptiest while that helps."""
+    """Move single vshards from the fullest place to the emptiest, both for their capacity, while that helps."""
     open_places = set(load)
-    for _ in range(4 * len(result)):  # each step lowers the sum of squares; a bound all the same
-        full = max(open_places, key=lambda place: (load[place], place))
-        empty = min(load, key=lambda place: (load[place], place))
-        gap = load[full] - load[empty]
+    for _ in range(4 * len(result)):  # each step lowers the sum of squares over capacity; a bound all the same
+        full = max(open_places, key=lambda place: (load[place] / able[place], place))
+        empty = min(load, key=lambda place: (load[place] / able[place], place))
+        # Twice what would make the two even: less than that makes them more so.
+        gap = 2 * (load[full] * able[empty] - load[empty] * able[full]) / (able[full] + able[empty])
         if gap <= slack:
             return
         fitting = [vshard for vshard in held[full] if heavy[vshard] < gap * (1 - 1e-9)]

@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 
 from trimtab.core.controller.actions import Action, Note
 from trimtab.core.controller.document import Document
+from trimtab.core.controller.inputs import Trouble
 from trimtab.core.controller.ledger import EvaluationLedger, Ledger
 from trimtab.core.controller.losses import Losses
+from trimtab.core.controller.rounds import Checkpoints, CopyRound, Stop
 from trimtab.core.controller.spreading import Balance, BalanceRules, Layout
+from trimtab.core.domain.intervals import EMPTY, IntervalSet
 from trimtab.core.domain.job import Mode, Objective, PlanChange
 from trimtab.core.domain.plan import Limits, Prices
 from trimtab.core.domain.records import Decision, Finding, Observation
+from trimtab.core.domain.values import replace
+from trimtab.core.optimizer.stability.hot_ps import HotRules, ServerWatch
+from trimtab.core.optimizer.stability.memory import MemoryRules, MemoryWatch
+from trimtab.core.optimizer.stability.stragglers import Pace, StragglerRules
 from trimtab.core.perf.memory import Growth
 from trimtab.core.ps.manifest import Manifest
-from trimtab.core.wire.messages import CopiesWritten, Origin, PsReport
+from trimtab.core.wire.messages import Origin, PsReport
 
 MOST_FAILED_ROUNDS = 8  # of final checkpoints, or of swaps that nothing can go on without: a minute and a half
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -67,6 +74,9 @@ class Settings:
         settle_seconds: after a change everything runs for so long before it is measured. window_seconds: of one
             observation. staged_seconds: a prepared move waits at most so long for a moment with little left to send.
         balance: when vshards are moved because one place carries more than others.
+        straggling: when a worker is slow, and how far one goes for it.
+        memory: when something is done about memory.
+        hot: when a parameter server is called hot, and how far one goes for it. tables: names of the model's tables.
     """
 
     job_id: str
@@ -99,6 +109,10 @@ class Settings:
     window_seconds: float = 3.0
     staged_seconds: float = 2.0
     balance: BalanceRules = field(default_factory=BalanceRules)
+    straggling: StragglerRules = field(default_factory=StragglerRules)
+    memory: MemoryRules = field(default_factory=MemoryRules)
+    hot: HotRules = field(default_factory=HotRules)
+    tables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,8 +124,10 @@ class Slot:
         in_row, total: failures of its pods, without getting anything done and in all.
         active: the plan has it. An inactive place's pod finishes what it has and leaves.
         started: it has had a pod since the plan has it, so its memory is its own also while it waits for a new one.
+        cpu: cores of its pods where it has more than the plan gives, 0: the plan's. Others give them.
         memory_bytes: what its pods get in the place of the plan's memory, 0: the plan's. out_of_memory: how often its
-            pods were killed for want of it.
+            pods were killed for want of it. killed_at: when last. lost_since: since then nobody works
+            here, None while somebody does. lost_seconds: how long that was in all.
     """
 
     role: str
@@ -124,10 +140,28 @@ class Slot:
     started: bool = False
     memory_bytes: int = 0
     out_of_memory: int = 0
+    cpu: float = 0.0
+    killed_at: float | None = None
+    lost_since: float | None = None
+    lost_seconds: float = 0.0
 
     def pod_name(self, term: int) -> str:
         """Unique for ever: role, place, controller term, generation."""
         return f"{self.role}-{self.index}-t{term}-g{self.generation}"
+
+
+@dataclass(frozen=True)
+class Succession:
+    """A place that is to take over from another of its role, and is up beside it before that one goes.
+
+    Attributes:
+        new: index of the place that comes. The plan has it only once it has taken over. began_at: since when.
+        why: what is wrong with the old one, as a clause.
+    """
+
+    new: int
+    began_at: float
+    why: str
 
 
 @dataclass(frozen=True)
@@ -140,8 +174,13 @@ class Pod:
         report: a PS's last one. first_applied: how many numbers a PS had when it first served everything.
         speed, shard, finished_at, worked_at: a worker's batches per second, last shard size, times of the last
             finished shard and of the last sign of work.
-        cpu_seconds, rss_bytes: as last reported.
-        batches, rows: a worker's that counted (each number once). phase_seconds: its time by phase.
+        cpu_seconds, rss_bytes: as last reported. cache_bytes: likewise, of gradients that a worker keeps.
+        memory_limit, memory_used: bytes as the cluster enforces and sees them, 0 where it does not.
+        batches, rows: a worker's that counted (each number once). phase_seconds: its time by phase. waits: how long it
+            has waited for answers of each parameter server that there is, by process.
+        reported: training batches it told of, also those that others had told of before.
+        taken_back: loans that were ended though it has them, until it says that it begins nothing of them.
+        done: numbers of its loans that it told of.
     """
 
     name: str
@@ -159,9 +198,16 @@ class Pod:
     worked_at: float = 0.0
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
+    cache_bytes: int = 0
+    memory_limit: int = 0
+    memory_used: int = 0
     batches: int = 0
     rows: int = 0
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    waits: Mapping[str, float] = field(default_factory=dict)
+    reported: int = 0
+    taken_back: tuple[int, ...] = ()
+    done: IntervalSet = EMPTY
 
     @property
     def role(self) -> str:
@@ -170,20 +216,12 @@ class Pod:
 
 
 @dataclass(frozen=True)
-class CopyRound:
-    """One order to all parameter servers to write copies, and what they answered (by process)."""
-
-    id: int
-    began_at: float
-    results: Mapping[str, CopiesWritten] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Departed:
-    """What a pod that was told to end keeps until it has: cores and bytes."""
+    """What a pod that was told to end keeps until it has: cores and bytes; and its place."""
 
     cpu: float
     memory_bytes: int
+    slot: tuple[str, int] = ("", 0)
 
 
 @dataclass(frozen=True)
@@ -246,12 +284,15 @@ class State:
             something is not, and nobody loads. loading_at: since when something is not, and somebody has loaded.
         barred: places that no plan gets any more, because their pods came to nothing. giving_up: the one that the
             wish is about.
+        successions: places that others are to take over from, by (role, index); see `successors`. retired: places that
+            others have taken over from, until their pods are gone. pace: what is known of the workers' speeds.
         metric_tries: how often the compiled metrics were asked for.
         out_of_memory: the role whose memory ended the job, "" otherwise.
         cpu_gone: CPU seconds of pods that are gone, as last reported.
         departed: pods that were told to end and are still there, with what they keep.
         waiting: places (by role) that wait for the memory of pods that leave.
         tenancies: moves whose new owner does not serve yet. coming: those of a routing on its way to the store.
+        hot: what is remembered about the parameter servers' times.
         layout: where each vshard should lie, None until the first routing is in force. balance: what was measured of
             them. moving: some should move. staged_at: since when all of these are prepared.
         plans: every plan in force so far. decisions: all of them. observations: settled windows.
@@ -259,6 +300,9 @@ class State:
         switch: the last change, until it is measured.
         settled_at: since when everything runs as planned. marks: of the running window, by pod.
         growth: samples of the tables' growth. idle: seconds since the job's start in which no controller ran it.
+        checkpoints: what was asked for, and what came of it. stop: the job is to stop.
+        noticed: what is wrong outside, as last told; degraded: findings that come of that and of what `degraded` sees.
+        memory: what is known of the pods' memory.
         findings: what is wrong at present, by kind and subject.
     """
 
@@ -286,6 +330,9 @@ class State:
     loading_at: float | None = None
     barred: frozenset[tuple[str, int]] = frozenset()
     giving_up: tuple[str, int] | None = None
+    successions: Mapping[tuple[str, int], Succession] = field(default_factory=dict)
+    retired: frozenset[tuple[str, int]] = frozenset()
+    pace: Pace = field(default_factory=Pace)
     max_gap_seconds: float = 0.0
     resends: int = 0
     metric_tries: int = 0
@@ -295,6 +342,7 @@ class State:
     waiting: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tenancies: tuple[Tenancy, ...] = ()
     coming: tuple[Tenancy, ...] = ()
+    hot: ServerWatch = field(default_factory=ServerWatch)
     layout: Layout | None = None
     balance: Balance = field(default_factory=Balance)
     moving: bool = False
@@ -309,14 +357,22 @@ class State:
     marks: Mapping[str, Mark] = field(default_factory=dict)
     growth: tuple[Growth, ...] = ()
     idle: tuple[tuple[float, float], ...] = ()
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    stop: Stop | None = None
+    noticed: tuple[Trouble, ...] = ()
+    degraded: frozenset[tuple[str, str]] = frozenset()
+    memory: MemoryWatch = field(default_factory=MemoryWatch)
     findings: Mapping[tuple[str, str], Finding] = field(default_factory=dict)
 
     @property
     def waits_for_servers(self) -> bool:
-        """Whether somebody waits for parameter servers to be called again: start, end, moves."""
+        """Whether somebody waits for parameter servers to be called again: start, end, moves that can be carried out.
+
+        Not while moves are being prepared: with small shares the calls alone would take what that needs.
+        """
         if self.phase is Phase.TRAINING:
-            return not self.ledger.served or self.moving or bool(self.tenancies)
-        return self.phase in (Phase.STARTING, Phase.CLOSING)
+            return not self.ledger.served or self.staged_at is not None or bool(self.tenancies)
+        return self.phase in (Phase.STARTING, Phase.STOPPING, Phase.CLOSING)
 
     def servers(self) -> list[Pod]:
         """Parameter-server pods, by place, leaving ones included."""
@@ -327,13 +383,23 @@ class State:
         return sorted((pod for pod in self.pods.values() if pod.role == "worker"), key=lambda pod: pod.slot)
 
     def active(self, role: str) -> list[int]:
-        """Places of a role that the plan has."""
-        return sorted(index for (of, index), slot in self.slots.items() if of == role and slot.active)
+        """Places of a role that the plan has; one that is to take over is not among them yet."""
+        coming = {one.new for (of, _), one in self.successions.items() if of == role}
+        return sorted(
+            index for (of, index), slot in self.slots.items() if of == role and slot.active and index not in coming
+        )
+
+    def of_plan(self, key: tuple[str, int]) -> bool:
+        """Whether a place's pod has what the present plan gives: the plan has the place, or had it until just now."""
+        return self.slots[key].active or key in self.retired
 
     def places(self, role: str, count: int) -> list[int]:
-        """The places that a plan with `count` pods of a role has: the first ones that are not barred."""
-        free = (index for index in range(count + len(self.barred)) if (role, index) not in self.barred)
-        return list(islice(free, count))
+        """The places that a plan with `count` pods of a role has: those it has had, and then the first free ones."""
+        kept = [index for index in self.active(role) if (role, index) not in self.barred][:count]
+        passed = {index for of, index in self.barred | self.retired if of == role}
+        passed |= {one.new for (of, _), one in self.successions.items() if of == role} | set(kept)
+        fresh = islice((index for index in range(count + len(passed)) if index not in passed), count - len(kept))
+        return sorted([*kept, *fresh])
 
     def seconds(self, now: float) -> float:
         """Since the job's start."""

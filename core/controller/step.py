@@ -5,6 +5,7 @@ reconciles: each room below looks at the state as it is now and asks for what is
 action that was lost is asked for again, and there is no way to be stuck between two events.
 
     changing.py    when to ask whether the plan should change, and what comes of the answer
+    caps.py        what becomes of a plan when the job may use less, or more
     observing.py   what a plan brings, measured while everything runs as planned
     pods.py        which pods should run with which share of cores, what a lost one costs
     serving.py     who serves which vshard, what parameter servers are told
@@ -15,6 +16,8 @@ action that was lost is asked for again, and there is no way to be stuck between
     hot_servers.py parameter servers that everybody waits for
     memory_watch.py pods that will meet their memory limit
     closing.py     copies, checkpoints, the end of training
+    stopping.py    what is finished and written before a job stops
+    degraded.py    what does not work outside, and what the job goes on without
     evaluating.py  scores, figures, compiled metrics
 """
 
@@ -23,15 +26,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trimtab.core.controller.actions import Action
+from trimtab.core.controller.caps import caps_changed
 from trimtab.core.controller.changing import decided, drive_plan, plan_committed
-from trimtab.core.controller.closing import closed, drive_copies, hear_copies, superseded_by, turn, watch_commit
+from trimtab.core.controller.closing import (
+    ask_for_checkpoint,
+    closed,
+    drive_copies,
+    hear_copies,
+    superseded_by,
+    turn,
+    watch_commit,
+)
+from trimtab.core.controller.degraded import catch_up, take_troubles, watch_troubles
 from trimtab.core.controller.evaluating import drive_evaluation, scores_ready
 from trimtab.core.controller.hot_servers import watch_servers
 from trimtab.core.controller.inputs import (
+    CapsChanged,
+    CheckpointRequested,
     CommitResult,
     Decided,
     DriverFailed,
     Input,
+    Late,
+    Noticed,
     PodsSeen,
     PsSaid,
     ScoresReady,
@@ -44,6 +61,7 @@ from trimtab.core.controller.memory_watch import watch_memory
 from trimtab.core.controller.pods import end_job, see_pods, want_pods, watch_silence
 from trimtab.core.controller.serving import call_servers, committed, hear_ps, reroute
 from trimtab.core.controller.state import Draft, State
+from trimtab.core.controller.stopping import ask_to_stop, drain, watch_stop
 from trimtab.core.controller.straggling import watch_workers
 from trimtab.core.controller.unserved import watch_service
 from trimtab.core.domain.job import JobState
@@ -85,8 +103,16 @@ def _take(draft: Draft, entry: Input) -> None:
         scores_ready(draft, entry)
     elif isinstance(entry, Decided):
         decided(draft, entry)
+    elif isinstance(entry, CapsChanged):
+        caps_changed(draft, entry.limits)
     elif isinstance(entry, StopRequested):
-        end_job(draft, JobState.STOPPED, entry.reason)
+        ask_to_stop(draft, entry.reason, now=entry.now)
+    elif isinstance(entry, CheckpointRequested):
+        ask_for_checkpoint(draft)
+    elif isinstance(entry, Noticed):
+        take_troubles(draft, entry)
+    elif isinstance(entry, Late):
+        catch_up(draft, entry)
     elif isinstance(entry, DriverFailed):
         end_job(draft, JobState.FAILED, entry.reason)
 
@@ -94,6 +120,7 @@ def _take(draft: Draft, entry: Input) -> None:
 def _reconcile(draft: Draft, tick: bool) -> None:
     """Ask for what is missing. Pods and calls to parameter servers go out with each tick."""
     turn(draft)
+    drain(draft)
     reroute(draft)
     drive_copies(draft)
     drive_evaluation(draft)
@@ -102,11 +129,15 @@ def _reconcile(draft: Draft, tick: bool) -> None:
     watch_silence(draft)
     watch_service(draft)
     watch_commit(draft)
+    watch_stop(draft)
     if draft.over:
         return
     watch_workers(draft)
     watch_servers(draft)
     watch_memory(draft)
+    watch_troubles(draft)
+    if draft.over:  # memory may be its end
+        return
     drive_plan(draft)
     want_pods(draft)
     call_servers(draft)

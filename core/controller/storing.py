@@ -1,9 +1,9 @@
 """What the driver stores: manifests, the state document, and the deletion of what newer ones supersede.
 
-The state document lies on this machine and is swapped at once. Copies and manifests may lie behind a URL, and a store
-at a distance may take its time or hang; the loop that calls parameter servers must not wait for it, or they would take
-their controller for dead. So such writes have a thread of their own, one at a time: the state says that a swap is on
-its way, and the next one waits for its result. At an orderly end what is queued gets a few seconds more.
+A store may take its time or hang, and not only one behind a URL: a disk that is full of other writes makes a sync wait
+for all of them. The loop that calls parameter servers must not wait for that, or they would take their controller for
+dead. So all of it has a thread of its own, one thing at a time: the state says that a swap is on its way, and the next
+one waits for its result. At an orderly end what is queued gets a few seconds more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Storing:
         store: of the state document.
         copies: directory (or URL) of manifests. snapshots: directory of this node's snapshots, "" for none.
         first: path of the manifest that the job begins with.
-        done: hears how each swap ended; it may be called from another thread.
+        done: hears how each swap ended, from another thread.
     """
 
     def __init__(
@@ -44,14 +44,11 @@ class Storing:
     ) -> None:
         self._store, self._copies, self._snapshots, self._done = store, copies, snapshots, done
         self._manifests = [first]
-        self._apart: queue.SimpleQueue[Callable[[], None]] | None = None
+        self._apart: queue.SimpleQueue[Callable[[], None] | None] | None = None
 
     def commit(self, action: CommitDocument) -> None:
         """Write the manifest, if there is one, and swap the document in; `done` hears how it ended."""
-        if action.manifest is None:
-            self._done(self._swap(action))
-        else:
-            self._do(lambda: self._done(self._swap(action)))
+        self._do(lambda: self._done(self._swap(action)))
 
     def remove(self, action: RemoveSuperseded, manifest: str) -> None:
         """Delete what was superseded; `manifest` is the path of the one in force. What stays only costs room.
@@ -67,21 +64,24 @@ class Storing:
             for path in old:
                 with suppress(OSError):
                     storage.remove(path)
+            if action.alive:
+                remove_of_others(self._snapshots, action.alive)
+                self._remove_parts(action.alive)
 
         self._do(delete)
-        if action.alive:
-            remove_of_others(self._snapshots, action.alive)
-            self._remove_parts(action.alive)
 
     def close(self, clock: Clock) -> None:
         """Wait for what is queued, but not long: a store that hangs must not keep the job from ending."""
-        if self._apart is not None:
-            done = threading.Event()
-            self._apart.put(done.set)
-            with suppress(KeyboardInterrupt):  # what stays only costs room
-                if clock.wait(done, CLOSE_SECONDS):
-                    return
-            log.warning("%s: not everything that was superseded could be deleted in time", self._copies)
+        works, self._apart = self._apart, None
+        if works is None:
+            return
+        done = threading.Event()
+        works.put(done.set)
+        works.put(None)
+        with suppress(KeyboardInterrupt):  # what stays only costs room
+            if clock.wait(done, CLOSE_SECONDS):
+                return
+        log.warning("%s: not everything that was superseded could be deleted in time", self._copies)
 
     def _remove_parts(self, alive: Iterable[str]) -> None:
         """Delete what dead servers left half written, where a file system knows no files without a name."""
@@ -94,19 +94,16 @@ class Storing:
                     storage.remove(storage.join(self._copies, name))
 
     def _do(self, work: Callable[[], None]) -> None:
-        if storage.is_local(self._copies):
-            work()
-            return
         if self._apart is None:
             self._apart = queue.SimpleQueue()
             threading.Thread(target=self._work_apart, args=(self._apart,), name="store", daemon=True).start()
         self._apart.put(work)
 
     @staticmethod
-    def _work_apart(works: queue.SimpleQueue[Callable[[], None]]) -> None:
-        while True:
+    def _work_apart(works: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+        while (work := works.get()) is not None:
             try:
-                works.get()()
+                work()
             except Exception:  # the thread must live; `done` has told the driver what broke in a step
                 log.exception("storing failed")
 
@@ -120,4 +117,7 @@ class Storing:
             return CommitResult(None, stale=True, error=str(error))
         except (OSError, TrimtabError) as error:
             return CommitResult(None, error=str(error))
+        except Exception as error:  # a swap without a result would be waited for
+            log.exception("a swap failed")
+            return CommitResult(None, error=f"{type(error).__name__}: {error}")
         return CommitResult(stored, action.manifest)

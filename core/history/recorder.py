@@ -2,8 +2,8 @@
 
 Training must not notice the store: a call here puts a record down and returns. The thread takes the latest one when it
 has time (what lay there before was part of it anyway), never more often than its own work allows, so that recording
-costs a twentieth of a core at most. A store that is down, slow or broken costs a sentence: the record is kept in the
-job's directory and delivered by a later command.
+costs a twentieth of a core at most. A store that is down, slow or broken costs a sentence, which can be asked for while
+it lasts: the record is kept in the job's directory and delivered by a later command.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ SHORTEST_PAUSE_SECONDS = 5.0  # between two deliveries while the job runs
 _SHARE_OF_TIME = 20.0  # pause as many times as long as the delivery took
 _PAUSE_AFTER_FAILURE_SECONDS = 15.0
 _LAST_TRY_PAUSE_SECONDS = 1.0
+_SLOW_SECONDS = 60.0  # for one delivery: then the store is as good as away
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Recorder:
         self._done = threading.Event()
         self._link = ""
         self._problem = ""
+        self._began: float | None = None  # of the running delivery
 
     def update(self, record: JobRecord) -> None:
         """Put down the whole record so far; the latest one wins."""
@@ -115,7 +117,9 @@ class Recorder:
     def problem(self) -> str:
         """What is wrong with the store at the moment, in one sentence; "" when nothing is known to be."""
         with self._lock:
-            return f"{_bare(self._problem)}: the record is kept and delivered later" if self._problem else ""
+            slow = self._began is not None and self._clock.now() - self._began > _SLOW_SECONDS
+            wrong = self._problem or (f"the store has not answered for {_SLOW_SECONDS:g} s" if slow else "")
+            return f"{_bare(wrong)}: the record is kept and delivered later" if wrong else ""
 
     def _start(self) -> None:
         if self._thread is None:
@@ -133,8 +137,9 @@ class Recorder:
                 return  # closed
             if record is None:
                 continue
-            began = self._clock.now()
+            began = self._began = self._clock.now()
             taken = self._deliver(record, last)
+            self._began = None
             if last and (taken or self._left.is_set()):
                 self._leave_entry()
                 return

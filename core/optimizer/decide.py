@@ -62,7 +62,7 @@ class _Deciding:
         if fit.present is None or fit.present.observed_seconds < _LEAST_OBSERVED_SECONDS:
             return self._hold(choice, f"{question.plan} has not been measured since it came into force: keep it.")
         wrong = guard.gone_wrong(question, fit)
-        if wrong is not None and not self._needed(choice, wrong):
+        if wrong is not None and not self._needed(choice, wrong) and not self._forced(wrong):
             return self._go_back(choice, wrong)
         if choice.missing():
             return self._keep_limits(choice)
@@ -100,6 +100,10 @@ class _Deciding:
         missed = choice.spending.missed
         there = missed[same(wrong.back_to, choice.shapes)]
         return choice.present is not None and bool(np.any(there > missed[choice.present] + choice.slack))
+
+    def _forced(self, wrong: guard.Verdict) -> bool:
+        """Whether the plan before had to be left, because it is over the caps now, and nobody promised anything."""
+        return wrong.change.predicted is None and not within(wrong.back_to, self.question.limits)
 
     def _keep_limits(self, choice: Choice) -> Decision:
         """The best plan that keeps budget and deadline, where the present one does not; else the least miss."""

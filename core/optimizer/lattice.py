@@ -112,11 +112,15 @@ def needed_ps(question: Question) -> int:
     """How many PSs of the present memory hold the tables as they are and as they are expected to be.
 
     The fullest of them decides (case 11): as it was measured for so many PSs as there are, else as it may become.
+    Where the limits of those that are there can rise as far as the tables need, no more of them are needed.
     """
     table, present = table_to_hold(question), question.plan.ps.replicas
     each = table_room(question.plan.ps.memory_bytes)
     needed = max(1, math.ceil(table * max(TABLE_SKEW, question.table_skew) / each))
     if question.table_skew and table * question.table_skew <= present * each:
+        return min(needed, present)
+    raised = table_room(max(question.ps_memory_bytes, question.plan.ps.memory_bytes))
+    if question.ps_memory_bytes and table * (question.table_skew or TABLE_SKEW) <= present * raised:
         return min(needed, present)
     return needed
 

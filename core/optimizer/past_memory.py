@@ -17,6 +17,7 @@ from trimtab.core.perf.memory import INDEX_BYTES, USUAL_EXPONENT, Expected, Grow
 
 # Figures of a record that a warm start reads without its timeline.
 TABLE_FIGURE, EXPONENT_FIGURE, WORKER_FIGURE = "table_bytes", "table_exponent", "worker_peak_bytes"
+MEMORY_FIGURES = {"ps": "ps_memory_bytes", "worker": "worker_memory_bytes"}  # of the pod with most
 _ROW_FLOATS = 2.0  # of an embedding row over its values: Adagrad's slots lie beside them
 _FULL_LOG_BATCHES = 300  # of one worker, until its log of gradients is full and its memory says something
 _DISTINCT_ERROR = 0.1  # of keys counted by a sketch, and of rows that are held out

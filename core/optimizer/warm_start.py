@@ -21,6 +21,7 @@ from trimtab.core.domain.job import JobState
 from trimtab.core.domain.plan import SMALLEST_CPU, Plan, RolePlan
 from trimtab.core.domain.quantities import format_memory
 from trimtab.core.domain.records import JobRecord, Observation, PastRun, Range, WarmStart
+from trimtab.core.optimizer.past_memory import MEMORY_FIGURES
 from trimtab.core.optimizer.series import Drift, Foreseen, Point, foresee
 
 HARD_TAGS = ("model", "columns", "batch_size")  # must be equal
@@ -253,13 +254,20 @@ def _floors(alike: Sequence[JobRecord]) -> tuple[Plan | None, tuple[str, ...]]:
         plan = job.plans[-1].plan
         role = plan.ps if job.out_of_memory == "ps" else plan.worker
         name = "PS" if job.out_of_memory == "ps" else "worker"
-        words.append(f"run {job.run_id} ran out of memory with {format_memory(role.memory_bytes)} per {name}")
-        more = replace(role, memory_bytes=int(role.memory_bytes * OUT_OF_MEMORY_FACTOR) >> 20 << 20)
+        had = max(role.memory_bytes, _given(job))
+        words.append(f"run {job.run_id} ran out of memory with {format_memory(had)} per {name}")
+        more = replace(role, memory_bytes=int(had * OUT_OF_MEMORY_FACTOR) >> 20 << 20)
         raised = replace(plan, ps=more) if name == "PS" else replace(plan, worker=more)
         zero = Plan(replace(raised.ps, memory_bytes=0), replace(raised.worker, memory_bytes=0))
         raised = replace(zero, ps=raised.ps) if name == "PS" else replace(zero, worker=raised.worker)
         least = raised if least is None else _at_least(least, raised)
     return least, tuple(words)
+
+
+def _given(job: JobRecord) -> int:
+    """What a pod of the role whose memory ended the job had beyond the plan; 0 for none, or where it is not known."""
+    found = job.figures.get(MEMORY_FIGURES[job.out_of_memory], 0.0)
+    return int(found) if math.isfinite(found) else 0
 
 
 def _at_least(plan: Plan, floor: Plan) -> Plan:

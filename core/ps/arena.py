@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab.core.domain.model_spec import OptimizerSpec
+from trimtab.core.domain.model_spec import OptimizerSpec, TableSpec
 from trimtab.core.ps import kernels
-from trimtab.core.ps.layout import RowLayout
+from trimtab.core.ps.layout import RowLayout, layout_of
 from trimtab.core.ps.rows import Int64s
 from trimtab.core.ps.space import give_back, reserve
 
@@ -73,3 +73,20 @@ class Arena:
             give_back(self._space, start, self._touched - start)
             self._touched = start
         return self._touched > keep
+
+
+def arenas_of(tables: tuple[TableSpec, ...], arena_bytes: int) -> list[Arena]:
+    """An arena for each run of tables with one layout and one rule, with addresses for `arena_bytes` of rows each.
+
+    Raises:
+        OSError: the system gives no addresses beyond its memory.
+    """
+    found: list[Arena] = []
+    for number, table in enumerate(tables):
+        layout = layout_of(table)
+        last = found[-1] if found else None
+        if last is None or (last.layout, last.optimizer) != (layout, table.optimizer):
+            last = Arena(number, layout, table.optimizer, arena_bytes)
+            found.append(last)
+        last.last = number + 1
+    return found

@@ -74,6 +74,7 @@ class PsClient:
         self._regroup, self._clock, self._stopping = regroup, clock, stopping
         self._on_trouble = on_trouble
         self._lines = Lines(secret, job_id, process, timeout_seconds)
+        self._turns = 0
         self._caught_up = np.full(VSHARDS, -1, np.int64)  # the tenure in which each vshard has all that is logged
 
     def update(self, routing: Routing) -> None:
@@ -84,6 +85,11 @@ class PsClient:
     def close(self) -> None:
         """Break all connections."""
         self._lines.close()
+
+    def take_waits(self) -> dict[str, float]:
+        """Seconds in which answers were waited for since the last call, by server process; for the one thread."""
+        taken, self._lines.waited = self._lines.waited, {}
+        return taken
 
     def exchange(self, push: Sheet | None, pull: Sheet | None, rate: float = 0.0, skipped: bool = False) -> None:
         """Apply `push`'s gradients everywhere and fill `pull`'s values, in one message per server where possible.
@@ -142,6 +148,10 @@ class PsClient:
             sent.append((server, connection))
         if push is not None:  # here the copy costs no time: the servers are at work, and the gradients in the cache
             self.log.add(Push.of(push, rate, skipped))
+        if len(sent) > 1:  # nobody is the first always: what one makes the others wait would stand in its name
+            first = self._turns % len(sent)
+            sent = sent[first:] + sent[:first]
+            self._turns += 1
         for server, connection in sent:
             rows = _pieces(pull, pull.values, server) if pull is not None else []
             reply = self._lines.receive(connection, view, server, rows)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -33,12 +34,22 @@ _RESERVED_EXIT = 70  # a push failed half-way: the rows are void, and so is this
 
 @dataclass
 class Counters:
-    """Since the process started: pushes applied, doubles dropped, on the slow path; bytes of applied gradients."""
+    """Since the process started.
+
+    Attributes:
+        pushes, duplicates, slow: pushes that were applied, dropped as doubles, on the slow path.
+        bytes: of applied gradients. crowded: pushes that were refused because their new rows had no room.
+        busy_seconds: in which frames of workers were handled; the lock is held for it, so it is a share of the time.
+        queue_seconds: in which they waited for the lock, all of them together.
+    """
 
     pushes: int = 0
     duplicates: int = 0
     slow: int = 0
     bytes: int = 0
+    crowded: int = 0
+    busy_seconds: float = 0.0
+    queue_seconds: float = 0.0
 
 
 class Exchange:
@@ -52,8 +63,8 @@ class Exchange:
         self.served = 0  # vshards that take pushes
         self.watch = Watch(table)
         self.counters = Counters()
-        self.failure = ""
         self.give_way: Callable[[], None] = lambda: None  # between two of many short holds of the lock
+        self.wait_for_room: Callable[[], None] = lambda: None  # before a push is refused for want of room
         self._batches, self._die = batches, die
         self._tokens = TokenStore()
         self._traffic = Traffic(table)
@@ -64,26 +75,45 @@ class Exchange:
     ) -> tuple[ReplyHeader, Sequence[npt.NDArray[np.generic] | bytes]]:
         """One frame of one worker. Raises WireError for a frame that breaks the protocol; nothing changed then."""
         parsed = frames.parse_body(header, body, self.table.dims)
+        arrived = time.perf_counter()
         with self.lock:
-            push_status, refused, dropped, text = self._push(worker, header, parsed)
-            if push_status == frames.FAILED:
-                return ReplyHeader(push_status, frames.NONE, len(text)), [text]
-            if parsed.pull_keys is None:
-                return ReplyHeader(push_status, frames.NONE, 0, dropped, refused), []
-            if push_status == frames.NEED_KEYS:
-                return ReplyHeader(push_status, frames.NEED_KEYS, 0, dropped, refused), []
-            rows = self._pull(worker, header, parsed)
-            missing = header.pull_cover & (~self.served | refused)  # what was served when the rows were read
+            began = time.perf_counter()
+            crowded = self.counters.crowded
+            try:
+                answer = self._handled(worker, header, parsed)
+            finally:
+                self.counters.queue_seconds += began - arrived
+                self.counters.busy_seconds += time.perf_counter() - began
+            crowded = self.counters.crowded - crowded
+        if crowded:  # it would come again at once, and cost what others need
+            self.wait_for_room()
+        return answer
+
+    def _handled(
+        self, worker: str, header: RequestHeader, parsed: RequestBody
+    ) -> tuple[ReplyHeader, Sequence[npt.NDArray[np.generic] | bytes]]:
+        """The answer to a frame; the lock is held."""
+        push_status, refused, dropped = self._push(worker, header, parsed)
+        if parsed.pull_keys is None:
+            return ReplyHeader(push_status, frames.NONE, 0, dropped, refused), []
+        if push_status == frames.NEED_KEYS:
+            return ReplyHeader(push_status, frames.NEED_KEYS, 0, dropped, refused), []
+        rows = self._pull(worker, header, parsed)
+        missing = header.pull_cover & (~self.served | refused)  # what was served when the rows were read
         return ReplyHeader(push_status, frames.OK, rows.nbytes, dropped, refused, missing), [rows]
 
-    def take_traffic(self) -> npt.NDArray[np.float64]:
-        """f64[512], bytes of applied gradients to each vshard since the last call. The caller holds the lock."""
+    def take_traffic(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Bytes of applied gradients to each vshard and each table since the last call. The caller holds the lock."""
         return self._traffic.take()
 
-    def _push(self, worker: str, header: RequestHeader, body: RequestBody) -> tuple[int, int, int, bytes]:
-        """Status, refused vshards, how many had the number already, error text."""
+    def _push(self, worker: str, header: RequestHeader, body: RequestBody) -> tuple[int, int, int]:
+        """Status, refused vshards, how many had the number already.
+
+        Without room for new rows all is refused that would have to be applied, and nothing has changed: the worker
+        sends it again until the table may grow, or somebody else serves these vshards.
+        """
         if body.push_counts is None or body.gradients is None:
-            return frames.NONE, 0, 0, b""
+            return frames.NONE, 0, 0
         number, cover = header.push_number, header.push_cover
         if not 0 <= number < self._batches:
             raise WireError(f"batch {number} is outside this job's 0 .. {self._batches - 1}")
@@ -95,26 +125,27 @@ class Exchange:
         self.counters.duplicates += bool(dropped)
         self.counters.slow += bool(refused or dropped)
         if not lacking:
-            return frames.OK, refused, dropped, b""
+            return frames.OK, refused, dropped
         skipped = bool(header.flags & frames.SKIPPED)
         found, gradients, newborn = None, body.gradients, None
         if not skipped:
             found = self._rows_of_push(worker, header, body)
             if found is None:
                 self.counters.slow += 1
-                return frames.NEED_KEYS, 0, 0, b""
+                return frames.NEED_KEYS, 0, 0
             try:
                 if lacking != cover:
                     found, gradients = self._only(found, gradients, lacking)
                 newborn = found.places < 0 if found.absent else None
                 found = self.table.bear(found)
-            except TableFull as error:
-                self.failure = str(error)
-                return frames.FAILED, 0, 0, self.failure.encode()
+            except TableFull:
+                self.counters.crowded += 1
+                self.counters.slow += 1
+                return frames.OK, refused | lacking, dropped
         self._apply(found, gradients, header.learning_rate, number, lacking, newborn)
         self.counters.pushes += 1
         self.counters.bytes += gradients.nbytes if found is not None else 0
-        return frames.OK, refused, dropped, b""
+        return frames.OK, refused, dropped
 
     def _rows_of_push(self, worker: str, header: RequestHeader, body: RequestBody) -> Found | None:
         """Where the gradients belong: by keys or by token; None to ask for keys."""

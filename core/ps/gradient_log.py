@@ -48,6 +48,7 @@ class GradientLog:
         self._ring = np.frombuffer(ring, np.uint8)
         self._entries: OrderedDict[int, _Entry] = OrderedDict()  # oldest first; in the ring they lie in this order
         self._head = 0
+        self.touched_bytes = 0  # of the ring, so far: what it costs of memory
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -100,6 +101,7 @@ class GradientLog:
             start = 0
         self._forget(start, start + size)
         self._head = start + size
+        self.touched_bytes = max(self.touched_bytes, self._head)
         return start
 
     def _forget(self, start: int, end: int) -> None:

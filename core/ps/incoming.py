@@ -43,8 +43,9 @@ log = logging.getLogger(__name__)
 Dial = Callable[[str, str], DataConnection]  # address and process of a parameter server
 
 RESERVE = 0.1  # of a table's memory: kept for new rows while others' rows are kept aside
-_PIECE = 4  # vshards copied whole by one request: the lock is held for one of them at a time
-_REFRESH_EVERY = 16  # pieces
+_PIECE = 64  # vshards asked for by one request; the origin answers with as many as make a piece
+_TAKEN = 4  # vshards copied whole by one request when their tenure ends with it
+_MOST_CHANGED = 1_000_000  # keys in the origin's list of changes: then they are asked for though there is more to copy
 _SLICE = 8192  # rows put into the table with the lock held once
 _MOST_REFRESHES = 6  # before a tenure is ended
 _STILL_LESS = 0.8
@@ -63,7 +64,6 @@ class Incoming:
         self._sums = np.zeros(VSHARDS, np.uint64)
         self._refreshed: dict[tuple[str, int], int] = {}
         self._connections: dict[str, DataConnection] = {}
-        self._staged_pieces = 0
 
     def staged(self) -> tuple[Staged, ...]:
         """What is kept aside and has been refreshed at least once, by origin."""
@@ -86,9 +86,8 @@ class Incoming:
         """
         lacking = [vshard for vshard in from_bitmap(order.vshards) if self._lacks(vshard, order.origin)]
         if lacking:
-            self._stage(lacking[:_PIECE], order.origin)
-            self._staged_pieces += 1
-            if self._staged_pieces % _REFRESH_EVERY == 0:  # the origin's list of changes stays short
+            # Rows that change all the time are sent once, at the end, and not again and again on the way there.
+            if self._stage(lacking[:_PIECE], order.origin) > _MOST_CHANGED:
                 self._refresh(order)
             return True
         self._refresh(order)
@@ -122,7 +121,8 @@ class Incoming:
         served = self._exchange.served >> vshard & 1
         return not served and self._holdings.since[vshard] < origin.since
 
-    def _stage(self, vshards: list[int], origin: Origin) -> None:
+    def _stage(self, vshards: list[int], origin: Origin) -> int:
+        """Keep whole vshards aside, as many of them as the origin sends; returns how many keys have changed there."""
         reply, found, rows = self._ask(origin, MoveRequest(to_bitmap(vshards), origin.since))
         covered = from_bitmap(reply.vshards)
         self._refreshed.pop((origin.process, origin.since), None)
@@ -141,6 +141,7 @@ class Incoming:
             self._aside[vshard] = origin
         if not covered:
             raise WireError(f"parameter server {origin.process[:12]} does not serve what was to be prepared")
+        return reply.changed
 
     def _refresh(self, order: PrepareOrder) -> None:
         vshards = [vshard for vshard in from_bitmap(order.vshards) if vshard in self._aside]
@@ -186,8 +187,8 @@ class Incoming:
             done |= self._complete(order.since, *self._ask(origin, request))
             self._was_frozen(asked_at, done)
         left = [vshard for vshard in wanted if not done >> vshard & 1]
-        for at in range(0, len(left), _PIECE):
-            done |= self._take_whole(left[at : at + _PIECE], order.since, origin)
+        for at in range(0, len(left), _TAKEN):
+            done |= self._take_whole(left[at : at + _TAKEN], order.since, origin)
         return done
 
     def _catch_up(self, vshards: list[int], origin: Origin) -> None:

@@ -7,6 +7,7 @@ of that moment.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -31,6 +32,7 @@ class Lines:
     def __init__(self, secret: bytes, job_id: str, process: str, timeout_seconds: float) -> None:
         """`process` is this worker's; a server that says nothing for `timeout_seconds` is given up."""
         self._secret, self._job_id, self._process, self._timeout = secret, job_id, process, timeout_seconds
+        self.waited: dict[str, float] = {}  # seconds in which answers were waited for, by server process
         self._connections: dict[str, DataConnection] = {}
         self._cleaned = 0
 
@@ -105,7 +107,7 @@ class Lines:
             JobFailed: the server says that it can't do what it should.
         """
         try:
-            reply = connection.receive_header()
+            reply = self._awaited(connection, view, server)
             if frames.FAILED in (reply.push_status, reply.pull_status):
                 text = connection.discard(min(reply.body_bytes, _MOST_ERROR_BYTES))
                 raise JobFailed(text.decode(errors="replace"))
@@ -127,13 +129,21 @@ class Lines:
         if not self.send(connection, view, server, header, [([body], False)]):
             return None
         try:
-            reply = connection.receive_header()
+            reply = self._awaited(connection, view, server)
             if reply.pull_status != frames.OK or reply.body_bytes > most:
                 raise WireError(f"answer of status {reply.pull_status} and {reply.body_bytes} bytes to a question")
             return connection.discard(reply.body_bytes)
         except (OSError, WireError) as error:
             self.lost(view, server, error)
             return None
+
+    def _awaited(self, connection: DataConnection, view: RoutingView, server: int) -> ReplyHeader:
+        """The next reply's header; how long it was waited for is kept, so that who makes all wait is found."""
+        process, began = view.routing.processes[server], time.perf_counter()
+        try:
+            return connection.receive_header()
+        finally:
+            self.waited[process] = self.waited.get(process, 0.0) + time.perf_counter() - began
 
     def lost(self, view: RoutingView, server: int, error: Exception) -> None:
         """Give the line to one server up."""

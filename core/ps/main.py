@@ -13,6 +13,8 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
+
 from trimtab.core.clock import Clock, SystemClock
 from trimtab.core.domain.model_spec import ModelSpec
 from trimtab.core.errors import Refused, WireError
@@ -23,6 +25,7 @@ from trimtab.core.wire.control import serve_ps
 from trimtab.core.wire.encode import read_json
 from trimtab.core.wire.handshake import new_process_id
 from trimtab.core.wire.messages import PsConfig, check_protocol
+from trimtab.core.wire.own_log import follow_log
 from trimtab.core.wire.private import leave_orphaned
 from trimtab.core.wire.secrets import read_secret
 from trimtab.core.wire.sockets import DataConnection, DataServer
@@ -34,6 +37,7 @@ _TICK_SECONDS = 0.1
 SWITCH_SECONDS = 0.001  # a thread with a push or a hand-over waits no longer for one that writes a report
 _M_ARENA_MAX = -8
 MOVE_TIMEOUT_SECONDS = 20.0  # without a byte from another parameter server
+MOST_TABLE_BYTES = 1 << 40  # the index reserves sixteen times as many addresses, and a process has some 2^47
 ALONE_SECONDS = 1.0  # a controller that lives calls several times a second
 
 
@@ -49,6 +53,7 @@ def main(argv: list[str]) -> int:
         log.error("cannot start: %s", error)
         return UNUSABLE
     few_heaps()
+    follow_log(config.log, SystemClock())
     sys.setswitchinterval(SWITCH_SECONDS)
     return serve(config, model, secret, SystemClock())
 
@@ -63,7 +68,8 @@ def few_heaps() -> None:
 def serve(config: PsConfig, model: ModelSpec, secret: bytes, clock: Clock) -> int:
     """Run one parameter server from its configuration."""
     process = new_process_id()
-    table = RowTable(model.tables, config.seed, config.memory_bytes)
+    most = min(psutil.virtual_memory().total, MOST_TABLE_BYTES)  # the limit may rise; addresses cost nothing
+    table = RowTable(model.tables, config.seed, config.memory_bytes, most)
 
     def dial(address: str, peer: str) -> DataConnection:
         return DataConnection(address, secret, config.job_id, process, MOVE_TIMEOUT_SECONDS, expected=peer)

@@ -127,17 +127,20 @@ def merge(old: Manifest, written: CopiesWritten, routing: Routing, process: str)
     entries = list(old.entries)
     sets = list(old.sets)
     places: dict[CopySet, int] = {held: number for number, held in enumerate(sets)}
+    whole: dict[tuple[int, int], bool] = {}  # few sets stand for many vshards, so each pair is compared once
     for entry in written.entries:
         owner = routing.owner[entry.vshard]
         if owner < 0 or routing.processes[owner] != process or routing.since[entry.vshard] != entry.since:
             continue
-        held = written.sets[entry.set_index]
-        if not IntervalSet(held.applied).issuperset(old.applied_of(entry.vshard)):
+        held, pair = written.sets[entry.set_index], (entry.set_index, old.entries[entry.vshard].set_index)
+        if pair not in whole:
+            whole[pair] = IntervalSet(held.applied).issuperset(old.applied_of(entry.vshard))
+        if not whole[pair]:
             continue
-        if held not in places:
-            places[held] = len(sets)
+        place = places.setdefault(held, len(sets))
+        if place == len(sets):
             sets.append(held)
-        entries[entry.vshard] = replace(entry, set_index=places[held])
+        entries[entry.vshard] = entry if entry.set_index == place else replace(entry, set_index=place)
     return _compact(replace(old, entries=tuple(entries), sets=tuple(sets)))
 
 
@@ -166,6 +169,8 @@ def _beside(manifest: Manifest, directory: str) -> Manifest:
 def _compact(manifest: Manifest) -> Manifest:
     """Without sets that no entry points to."""
     used = sorted({entry.set_index for entry in manifest.entries})
+    if len(used) == len(manifest.sets):
+        return manifest
     place = {old: new for new, old in enumerate(used)}
     return replace(
         manifest,

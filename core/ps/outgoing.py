@@ -1,13 +1,14 @@
 """The side of a move that gives: answers another parameter server's requests for rows.
 
-Rows go in small pieces with the lock held for one vshard or some thousand rows at a time, so training does not notice.
-The last request ends the tenure; what is left to send then are the rows changed since the one before, and the sum that
-proves the copy. Asking again is harmless: an ended tenure's rows do not change.
+Rows go in pieces with the lock held for some thousand of them at a time, so training does not notice, and a server that
+is busy all the time, whose lock comes by turns, does not need hundreds of turns for one small table. The last request
+ends the tenure; what is left to send then are the rows changed since the one before, and the sum that proves the copy.
+Asking again is harmless: an ended tenure's rows do not change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,8 @@ from trimtab.core.wire.frames import ReplyHeader
 from trimtab.core.wire.messages import MoveReply, MoveRequest, Served, VshardSum, from_bitmap
 
 _SLICE = 8192  # rows read with the lock held once
-_MOST_WHOLE = 8  # vshards in one answer; all at once would need as much memory again as the table has
+_MOST_ROWS = 4 * _SLICE  # in one answer of whole vshards, or one vshard: the rest is asked for again
+_MOST_FINAL = 8  # vshards in one answer that ends their tenure; all at once would need as much memory as the table
 
 Buffers = Sequence[npt.NDArray[np.generic] | bytes]
 
@@ -48,31 +50,47 @@ class Outgoing:
         return ReplyHeader(frames.NONE, frames.OK, size), sections
 
     def _whole(self, request: MoveRequest) -> tuple[MoveReply, npt.NDArray[np.int64], list[Floats]]:
-        """All rows of the vshards; from now on they are watched, or their tenure has ended."""
-        vshards, covered = from_bitmap(request.vshards), 0
-        if len(vshards) > _MOST_WHOLE:
-            raise WireError(f"move asks for {len(vshards)} whole vshards at once; {_MOST_WHOLE} are the most")
+        """All rows of the vshards, or of the first of them; from now on they are watched, or their tenure has ended."""
+        vshards, covered, total, changed = from_bitmap(request.vshards), 0, 0, 0
+        if request.final and len(vshards) > _MOST_FINAL:
+            raise WireError(f"move ends the tenure of {len(vshards)} vshards at once; {_MOST_FINAL} are the most")
         parts: list[tuple[Found, tuple[Floats, ...]]] = []
         sums: list[VshardSum] = []
         sets: list[Served] = []
-        for vshard in vshards:
+        for few in self._few(vshards, _SLICE):
             with self._exchange.lock:
-                bit = self._holds(vshard, request)
-                if not bit:
-                    continue
-                found = self._exchange.watch.begin(vshard)
-                total = int(self._exchange.watch.sums[vshard])
-                rows = self._table.whole_rows(found)
-                if request.final:
-                    sets += self._told(bit)  # under the same lock as the rows
-                    self._exchange.watch.end(bit)
+                for vshard in few:
+                    bit = self._holds(vshard, request)
+                    if not bit:
+                        continue
+                    found = self._exchange.watch.begin(vshard)
+                    sums.append(VshardSum(vshard, len(found.keys), int(self._exchange.watch.sums[vshard])))
+                    parts.append((found, self._table.whole_rows(found)))
+                    covered, total = covered | bit, total + len(found.keys)
+                    if request.final:
+                        sets += self._told(bit)  # under the same lock as the rows
+                        self._exchange.watch.end(bit)
+                changed = self._exchange.watch.logged
             self._exchange.give_way()
-            covered |= bit
-            parts.append((found, rows))
-            sums.append(VshardSum(vshard, len(found.keys), total))
+            if total >= _MOST_ROWS and not request.final:
+                break
         keys, table_rows, counts = _by_table(parts, len(self._table.tables))
-        reply = MoveReply(_bits(covered), counts, tuple(sets), tuple(sums) if request.final else ())
+        reply = MoveReply(_bits(covered), counts, tuple(sets), tuple(sums) if request.final else (), changed)
         return reply, keys, table_rows
+
+    def _few(self, vshards: Sequence[int], rows: int) -> Iterator[list[int]]:
+        """The vshards, so many at a time that together they have about so many rows, and one at least."""
+        few: list[int] = []
+        size = 0
+        for vshard in vshards:
+            count = int(self._table.index.counts[vshard])
+            if few and size + count > rows:
+                yield few
+                few, size = [], 0
+            few.append(vshard)
+            size += count
+        if few:
+            yield few
 
     def _holds(self, vshard: int, request: MoveRequest) -> int:
         if request.final:

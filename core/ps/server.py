@@ -47,6 +47,8 @@ from trimtab.core.wire.messages import (
 log = logging.getLogger(__name__)
 
 GIVE_WAY_SECONDS = 0.001
+ROOM_SECONDS = 0.1  # a push without room for its new rows is held so long: more may come meanwhile
+CROWDED_SECONDS = 1.2  # so long after such a push the table counts as full
 WATCH_SECONDS = 30.0  # nobody asked for changes for so long: the move was given up
 LOAD_AGAIN_SECONDS = 1.0  # after a store that did not answer
 UNREACHABLE_SECONDS = 20.0  # an origin that answers nothing for so long while it is asked: the move can't be made
@@ -80,6 +82,7 @@ class ParameterServer:
         # A lock that is taken again at once is never got by those who wait for it: training would stand still while
         # hundreds of vshards are copied or dropped one after the other.
         self.exchange.give_way = self._give_way
+        self.exchange.wait_for_room = self._wait_for_room
         self._job_id, self._term, self._clock = job_id, term, clock
         self._last_contact = clock.now()
         self._holdings = Holdings(self.exchange)
@@ -87,7 +90,7 @@ class ParameterServer:
         rule = snapshots if snapshots is not None else SnapshotRule()
         self._copying = Copying(self._holdings, model, job_id, process, rule, clock)
         self._loading = Loading(job_id, model, rule.directory)
-        self._rates = Rates(clock.now())
+        self._rates = Rates(len(model.tables), clock.now())
         self._asked_at = 0.0
         self._pending = 0
         self._orders_lock = threading.Lock()
@@ -102,6 +105,7 @@ class ParameterServer:
         self._move_errors: dict[Origin, str] = {}
         self._error = self._load_error = ""
         self._full = False
+        self._crowded, self._crowded_at = 0, -math.inf
         self._me = psutil.Process()
         threading.Thread(target=self._work_off, name="orders", daemon=True).start()
         self._copying.start()
@@ -126,6 +130,8 @@ class ParameterServer:
             self._term = request.term
             self._last_contact = self._clock.now()
             if request.process:
+                if request.memory_bytes:
+                    self.exchange.table.allow(request.memory_bytes)
                 for order in request.serve:
                     self._accept_serve(order)
                 if request.copy is not None:
@@ -167,6 +173,9 @@ class ParameterServer:
 
     def _give_way(self) -> None:
         self._clock.wait(self.stopping, GIVE_WAY_SECONDS)
+
+    def _wait_for_room(self) -> None:
+        self._clock.wait(self.stopping, ROOM_SECONDS)
 
     # ---- taking orders
 
@@ -277,6 +286,11 @@ class ParameterServer:
         try:
             self._load_copies(order)
             self._load_error = ""
+        except TableFull as error:  # the limit may rise, and then the same order succeeds
+            log.warning("copies could not be loaded, to be tried again: %s", error)
+            self._load_error, self._crowded_at = str(error), self._clock.now()
+            self._load_again_at = self._clock.now() + LOAD_AGAIN_SECONDS
+            self._not_done(order, 0, lost=False)
         except CorruptCopy as error:
             if not isinstance(error.__cause__, OSError) or isinstance(error.__cause__, FileNotFoundError):
                 raise
@@ -353,6 +367,13 @@ class ParameterServer:
         if self._rates.due(now):
             self._rates.add(self.exchange.take_traffic(), members(self.exchange.served), now)
 
+    def _is_crowded(self, crowded: int) -> bool:
+        """Whether pushes wait for room, by how many were refused for want of it so far."""
+        now = self._clock.now()
+        if crowded != self._crowded:
+            self._crowded, self._crowded_at = crowded, now
+        return now - self._crowded_at < CROWDED_SECONDS
+
     def _report(self, sequence: int) -> PsReport:
         copying = self._copying
         # Before the look at what is served: "done" must never describe less than done.
@@ -365,18 +386,21 @@ class ParameterServer:
             rows, table_bytes = self.exchange.table.row_count, self.exchange.table.bytes_held
             counters = self.exchange.counters
             pushes, duplicates, slow = counters.pushes, counters.duplicates, counters.slow
-            failure = self.exchange.failure
+            busy, queued = counters.busy_seconds, counters.queue_seconds
+            crowded, memory_bytes = counters.crowded, self.exchange.table.memory_bytes
             if self.exchange.watch.mask and self._clock.now() - self._asked_at > WATCH_SECONDS:
                 self.exchange.watch.end(self.exchange.watch.mask)
         times = self._me.cpu_times()
         return PsReport(
             self.process, self.address, sequence, served, loading, copying.written, rows, table_bytes,
-            pushes, duplicates, slow, times.user + times.system, self._me.memory_info().rss, failure or self._error,
-            bool(failure) or self._full, self._incoming.staged(),
+            pushes, duplicates, slow, times.user + times.system, self._me.memory_info().rss, self._error,
+            self._full or self._is_crowded(crowded), self._incoming.staged(),
             to_bitmap(tuple(self._missing)) if self._missing else "",
             next(iter(tuple(self._move_errors.values())), ""), writing=writing, load_error=self._load_error,
             snapshots=copying.snapshots, snapshot_seconds=copying.snapshot_seconds,
             snapshot_error=copying.snapshot_error, freeze_seconds=self._incoming.freeze_seconds,
             refused=self.refusals(), table_rows=table_rows, vshard_rows=vshard_rows,
             vshard_traffic=tuple(self._rates.rates.round(1).tolist()),
+            table_traffic=tuple(self._rates.by_table.round(1).tolist()), copying=copying.forked or writing,
+            busy_seconds=busy, queue_seconds=queued, memory_bytes=memory_bytes,
         )  # fmt: skip

@@ -17,10 +17,9 @@ import numpy.typing as npt
 from trimtab.core.domain.model_spec import VSHARDS, TableSpec
 from trimtab.core.errors import TrimtabError
 from trimtab.core.ps import compaction, kernels, update_kernels
-from trimtab.core.ps.arena import Arena
+from trimtab.core.ps.arena import Arena, arenas_of
 from trimtab.core.ps.hashing import salt
 from trimtab.core.ps.index import SegmentedIndex
-from trimtab.core.ps.layout import layout_of
 from trimtab.core.ps.rows import Floats, Int64s, VshardRows
 
 
@@ -49,31 +48,38 @@ class RowTable:
     """All tables of one model on one parameter server.
 
     Attributes:
+        memory_bytes: how far it may grow now. most_bytes: how far at most, ever.
         table_rows: i64[T], rows of each table.
         generation: rises whenever rows lose their places.
     """
 
-    def __init__(self, tables: tuple[TableSpec, ...], seed: int, memory_bytes: int) -> None:
-        """An empty table that may grow to `memory_bytes` (rows and index)."""
+    def __init__(self, tables: tuple[TableSpec, ...], seed: int, memory_bytes: int, most_bytes: int = 0) -> None:
+        """An empty table that may grow to `memory_bytes` (rows and index).
+
+        `most_bytes`: how far that limit may ever rise; so much address space is reserved, where the system gives it.
+        """
         self.tables, self.memory_bytes = tables, memory_bytes
+        self.most_bytes = max(memory_bytes, most_bytes)
         self.dims = np.array([table.dim for table in tables], np.int64)
         self._seed = np.uint64(seed & (2**64 - 1))
-        self._groups: list[Arena] = []
-        for number, table in enumerate(tables):
-            layout = layout_of(table)
-            last = self._groups[-1] if self._groups else None
-            if last is None or (last.layout, last.optimizer) != (layout, table.optimizer):
-                last = Arena(number, layout, table.optimizer, memory_bytes)
-                self._groups.append(last)
-            last.last = number + 1
+        salts = np.array([salt(table.name) for table in tables], np.uint64)
+        try:
+            self._groups, self.index = arenas_of(tables, self.most_bytes), SegmentedIndex(salts, self.most_bytes)
+        except OSError:  # a system that wants memory behind every address
+            self.most_bytes = memory_bytes
+            self._groups, self.index = arenas_of(tables, memory_bytes), SegmentedIndex(salts, memory_bytes)
         self._group_of = np.array(
             [g for g, group in enumerate(self._groups) for _ in range(group.first, group.last)], np.int64
         )
-        self.index = SegmentedIndex(np.array([salt(table.name) for table in tables], np.uint64), memory_bytes)
         self.table_rows = np.zeros(len(tables), np.int64)
         self.generation = 1
         self._displaced = np.zeros(VSHARDS, np.int64)  # the generation in which each vshard's rows last lost places
         self._compaction: compaction.Compaction | None = None
+
+    def allow(self, memory_bytes: int) -> bool:
+        """Let the table grow to `memory_bytes` from now on, or as far as it can; returns whether that is more."""
+        before, self.memory_bytes = self.memory_bytes, min(memory_bytes, self.most_bytes)
+        return self.memory_bytes > before
 
     @property
     def row_count(self) -> int:

@@ -74,6 +74,11 @@ class Watch:
         self._log: list[Changes] = []
         self._logged = 0
 
+    @property
+    def logged(self) -> int:
+        """Keys in the list of changes."""
+        return self._logged
+
     def begin(self, vshard: int) -> Found:
         """Watch `vshard` from this instant on; returns its rows as they are now."""
         found = self._table.rows_in(vshard)

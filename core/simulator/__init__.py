@@ -1,5 +1,6 @@
 """A whole cluster in one thread from a seed: time that jumps from event to event.
 
-It will drive the real controller and optimizer against the fake cluster; what stands here now is the driven loop that
-this rests on. Anything that can happen in it happens again from the same seed.
+Faults that need hours, many machines and bad luck are found here by the thousand: the product's own `step` runs against
+the fake cluster, simulated workers and parameter servers, wires that lose and double, and a store that fails, and what
+must hold is looked at after every step. Anything that happens in it happens again from the same seed.
 """

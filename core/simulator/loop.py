@@ -28,13 +28,13 @@ class DrivenLoop:
         self.clock = ManualClock()
         self.random = random.Random(seed)
         self._order = itertools.count()
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
 
     def __len__(self) -> int:
         """Events that wait."""
         return len(self._queue)
 
-    def after(self, seconds: float, event: Callable[[], None]) -> None:
+    def after(self, seconds: float, event: Callable[[], object]) -> None:
         """Run `event` when `seconds` have passed (0: at this instant, after what is already due).
 
         Raises:
@@ -47,6 +47,8 @@ class DrivenLoop:
     def run(self, seconds: float, most_events: int = 1_000_000) -> int:
         """Let `seconds` pass, running what falls due; returns how many events ran.
 
+        An event may itself move the clock forward, as a machine that stood still; what fell due meanwhile is late then.
+
         Raises:
             BadInput: more than `most_events` ran: events keep asking for each other without time passing.
         """
@@ -57,8 +59,8 @@ class DrivenLoop:
                 at = f"time stands at {self.clock.now():g} s"
                 raise BadInput("most_events", most_events, f"{at}; raise it, or mend what asks for events without end")
             due, _, event = heapq.heappop(self._queue)
-            self.clock.advance(due - self.clock.now())
+            self.clock.advance(max(0.0, due - self.clock.now()))
             event()
             ran += 1
-        self.clock.advance(end - self.clock.now())
+        self.clock.advance(max(0.0, end - self.clock.now()))
         return ran

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import psutil
@@ -58,6 +58,7 @@ class _Unsent:
     scores: list[BatchScores] = field(default_factory=list)
     metrics: dict[str, float] | None = None
     phases: dict[str, float] = field(default_factory=dict)
+    ps_seconds: dict[str, float] = field(default_factory=dict)
     max_gap: float = 0.0
     failure: str = ""
 
@@ -72,6 +73,7 @@ class Feed:
         self.stopping = threading.Event()
         self.orphaned = False
         self.broken = False
+        self.cache_bytes: Callable[[], int] = lambda: 0  # of the gradients that are kept, as the client knows it
         self._config, self._process, self._clock, self._on_routing = config, process, clock, on_routing
         self._stub = ControllerStub(config.controller_address, secret)
         self._tasks: deque[Task] = deque()
@@ -122,6 +124,7 @@ class Feed:
         scores: BatchScores | None = None,
         metrics: dict[str, float] | None = None,
         phases: dict[str, float] | None = None,
+        ps_seconds: dict[str, float] | None = None,
     ) -> None:
         """Report a batch; the grant is finished with its last one."""
         now = self._clock.now()
@@ -140,12 +143,10 @@ class Feed:
                 unsent.metrics = metrics
             for name, seconds in (phases or {}).items():
                 unsent.phases[name] = unsent.phases.get(name, 0.0) + seconds
-            if task.last:
-                unsent.finished.append(task.grant.id)
-                self._outstanding.discard(task.grant.id)
-                self._finished.append(task.grant.id)
-                if not self._tasks:
-                    self._wake.set()
+            for process, seconds in (ps_seconds or {}).items():
+                unsent.ps_seconds[process] = unsent.ps_seconds.get(process, 0.0) + seconds
+            if task.last and task.grant.id in self._outstanding:
+                self._finish(task.grant.id)
 
     def hurry(self) -> None:
         """Ask for newer routing now; called as often as one likes, it costs a call every few milliseconds at most."""
@@ -205,7 +206,8 @@ class Feed:
             self._config.job_id, self._config.term, self._config.pod, self._process,
             0 if self.stopping.is_set() else want, tuple(sending.finished), self._routing_version,
             tuple(sending.losses), tuple(sending.scores), sending.metrics, dict(sending.phases), sending.max_gap,
-            time.process_time(), memory, sending.failure, self._trouble,
+            time.process_time(), memory, sending.failure, self._trouble, ps_seconds=dict(sending.ps_seconds),
+            cache_bytes=self.cache_bytes(),
         )  # fmt: skip
 
     def _keep(self, sent: _Unsent) -> None:
@@ -214,9 +216,12 @@ class Feed:
             new = self._unsent
             for name, seconds in new.phases.items():
                 sent.phases[name] = sent.phases.get(name, 0.0) + seconds
+            for process, seconds in new.ps_seconds.items():
+                sent.ps_seconds[process] = sent.ps_seconds.get(process, 0.0) + seconds
             self._unsent = _Unsent(
                 sent.finished + new.finished, sent.losses + new.losses, sent.scores + new.scores,
-                new.metrics or sent.metrics, sent.phases, max(sent.max_gap, new.max_gap), new.failure or sent.failure,
+                new.metrics or sent.metrics, sent.phases, sent.ps_seconds, max(sent.max_gap, new.max_gap),
+                new.failure or sent.failure,
             )  # fmt: skip
 
     def _obey(self, orders: WorkerOrders) -> None:
@@ -231,9 +236,25 @@ class Feed:
                 self._outstanding.add(grant.id)
                 numbers = range(grant.lo, grant.hi)
                 self._tasks.extend(Task(grant, number, number == grant.hi - 1) for number in numbers)
+            self._give_back(orders.taken_back)
             self._arrived.notify_all()
         if orders.stop:
             self._end()
+
+    def _give_back(self, grants: Sequence[int]) -> None:
+        """Begin nothing more of these, and say so; a batch that was begun is done, and dropped where it came late."""
+        for grant in grants:
+            if grant not in self._finished:
+                self._tasks = deque(task for task in self._tasks if task.grant.id != grant)
+                self._finish(grant)
+
+    def _finish(self, grant: int) -> None:
+        """A grant is done with."""
+        self._unsent.finished.append(grant)
+        self._outstanding.discard(grant)
+        self._finished.append(grant)
+        if not self._tasks:
+            self._wake.set()
 
     def _end(self) -> None:
         self.stopping.set()

@@ -38,6 +38,7 @@ from trimtab.core.training.step import TrainStep
 from trimtab.core.wire.encode import read_json
 from trimtab.core.wire.handshake import new_process_id
 from trimtab.core.wire.messages import EVALUATE, TRAIN, BatchLoss, BatchScores, WorkerConfig, check_protocol
+from trimtab.core.wire.own_log import follow_log
 from trimtab.core.wire.private import leave_orphaned
 from trimtab.core.wire.secrets import read_secret
 
@@ -120,7 +121,7 @@ class Worker:
         exchanged = time.perf_counter()
         phases = {"compute": computed - started, "read": read - computed, "exchange": exchanged - read}
         loss = BatchLoss(work.batch.number, result.loss if finite else None, work.batch.rows)
-        self._feed.done(work.task, loss, phases=phases)
+        self._feed.done(work.task, loss, phases=phases, ps_seconds=self._client.take_waits())
         if not self._trained:
             self._trained = True
             log.info("first batch done: %s", ", ".join(f"{name} {seconds:.3f} s" for name, seconds in phases.items()))
@@ -155,6 +156,7 @@ def main(argv: list[str]) -> int:
     except (IndexError, OSError, WireError, Refused) as error:
         log.error("cannot start: %s", error)
         return UNUSABLE
+    follow_log(config.log, SystemClock())
     return work(config, secret, spec, model, SystemClock())
 
 
@@ -184,6 +186,7 @@ def work(config: WorkerConfig, secret: bytes, spec: JobSpec, model: ModelSpec, c
             model.tables, secret, config.job_id, process, planner.regroup, clock, feed.stopping, on_trouble=feed.hurry
         )
     )
+    feed.cache_bytes = lambda: clients[0].log.touched_bytes
     numbering = numbering_of(spec, dataset.rows)
     worker = Worker(step, planner, BatchReader(dataset, numbering, other), clients[0], feed)
     feed.start()

@@ -21,7 +21,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trimtab.core.errors import WireError
 from trimtab.core.wire.encode import from_json, to_json
@@ -42,14 +42,14 @@ class ForkRequest:
         title: what lists of processes show.
         arguments: for `main`.
         log_path: gets its standard output and error.
-        door: the file to write "0" to for entering a control group; "": none.
+        doors: the files to write "0" to for entering control groups.
     """
 
     pod: str
     title: str
     arguments: list[str]
     log_path: str
-    door: str = ""
+    doors: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ def _become(request: ForkRequest, main: Callable[[list[str]], int]) -> None:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
-        if request.door:
-            _enter(request.door)
+        for door in request.doors:
+            _enter(door)
         sys.argv = [request.title, *request.arguments]
         _show_as(request.title)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -4,10 +4,10 @@ Plain frozen dataclasses, encoded as JSON by msgspec, which checks every type on
 no pickle on a wire, no generated code, and a captured message can be read by eye. Every order is level-triggered: it
 says what should be, is repeated until a report shows it done, and may arrive late, twice or never.
 
-Two calls exist: the controller's `PsSync` to each parameter server, and each worker's `WorkerSync` to the controller.
-`MoveRequest` travels between parameter servers on the data plane. Sets of vshards travel as hexadecimal bitmaps (bit v
-of the little-endian integer = vshard v). Bounds of bitmaps, vshard numbers and counts stand in the types, so that
-decoding refuses what breaks them and nobody behind it has to ask again.
+Three calls exist: the controller's `PsSync` to each parameter server, each worker's `WorkerSync` to the controller, and
+a person's, in `commands.py`. `MoveRequest` travels between parameter servers on the data plane. Sets of vshards
+travel as hexadecimal bitmaps (bit v of the little-endian integer = vshard v). Bounds of bitmaps, vshard numbers and
+counts stand in the types, so that decoding refuses what breaks them and nobody behind it has to ask again.
 """
 
 from __future__ import annotations
@@ -225,12 +225,15 @@ class PsReport:
         rows, table_bytes: what the table holds (rows and index in use).
         pushes, duplicates: applied and dropped pushes (per message).
         slow_pushes: pushes that needed keys again or were only partly for this process.
-        full: the error is that the table has no room.
+        full: the table has no room: with an `error` for good; without one, new rows that workers push or that are to be
+            loaded wait until it has.
         staged: what is kept aside. missing: ordered vshards (bitmap) whose named origin does not hold them.
         move_error: why what should be prepared can't be (no room, an origin out of reach), "" otherwise.
         cpu_seconds, rss_bytes: of the process, since its start and now.
         table_rows: rows of each table of the model. vshard_rows: of each vshard (512), () for not told.
-        vshard_traffic: bytes of pushes per second to each vshard, lately, () for not told.
+        vshard_traffic: bytes of pushes per second to each vshard, lately, () for not told. table_traffic: likewise to
+            each table.
+        copying: copies or a snapshot are being written, which takes some of its cores.
         refused: connections and frames that were refused since the start.
         snapshots, snapshot_seconds: how many were written, and what the last one took.
         snapshot_error: why the last one was not, "" when it was.
@@ -271,6 +274,8 @@ class PsReport:
     memory_bytes: Count = 0
     busy_seconds: float = 0.0
     queue_seconds: float = 0.0
+    table_traffic: tuple[float, ...] = ()
+    copying: bool = False
 
 
 @dataclass(frozen=True)
@@ -318,12 +323,14 @@ class MoveReply:
     Attributes:
         vshards: those of the request that this is about; the others are not held in that tenure, or not tracked.
         counts: rows of each table. served: sets of the vshards; sums: of each vshard (both only when final).
+        changed: keys in the list of changes that nobody has asked for yet: when it is long it is time to ask.
     """
 
     vshards: Bitmap
     counts: tuple[int, ...]
     served: tuple[Served, ...] = ()
     sums: tuple[VshardSum, ...] = ()
+    changed: Count = 0
 
 
 TRAIN, EVALUATE, METRICS = "train", "evaluate", "metrics"
@@ -426,6 +433,7 @@ class PsConfig:
 
     Attributes:
         controller_address: the controller's Unix socket; its directory is the job's private one.
+        log: file that standard output and error go to, "" when that is nobody's business here.
         control_address: Unix socket path for gRPC; data_address: ``tcp:127.0.0.1:0`` or ``unix:PATH``.
         batches: N; numbers outside 0 .. N-1 are refused. model: path of the ModelSpec as JSON.
         memory_bytes: the table may not grow beyond it.
@@ -452,6 +460,7 @@ class PsConfig:
     snapshot_bytes: int = 64 << 20
     snapshot_deadline_seconds: float = 120.0
     snapshot_share: float = 0.2
+    log: str = ""
     protocol: int = PROTOCOL
 
 
@@ -463,7 +472,7 @@ class WorkerConfig:
         controller_address: Unix socket path of the controller's gRPC.
         spec: path of the job's spec as JSON (`JobSpec`); model: path of the ModelSpec as JSON.
         dataset: path of the converted dataset; validation_dataset: of other rows to evaluate on, or "".
-        threads: intra-op threads for TensorFlow.
+        threads: intra-op threads for TensorFlow. log: as of a parameter server.
     """
 
     job_id: str
@@ -477,6 +486,7 @@ class WorkerConfig:
     validation_dataset: str
     threads: int
     orphan_grace_seconds: float
+    log: str = ""
     protocol: int = PROTOCOL
 
 

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trimtab.core.controller.detached import submit as submit
     from trimtab.core.controller.progress import Progress as Progress
     from trimtab.core.controller.result import JobResult as JobResult
     from trimtab.core.controller.resume import resume as resume
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 _HOME_OF = {
     "train": "trimtab.core.controller.run",
     "resume": "trimtab.core.controller.resume",
+    "submit": "trimtab.core.controller.detached",
     "JobResult": "trimtab.core.controller.result",
     "Progress": "trimtab.core.controller.progress",
     "JobSpec": "trimtab.core.domain.job",
@@ -54,7 +56,7 @@ _HOME_OF = {
 }
 
 __all__ = [  # noqa: RUF022 (by meaning: what to call, what to hand in, what comes back, what goes wrong)
-    "train", "resume",
+    "train", "submit", "resume",
     "JobSpec", "Limits", "Mode", "Prices",
     "JobResult", "JobState", "Plan", "Progress", "RolePlan",
     "BadInput", "DataError", "Interrupted", "JobFailed", "ModelError", "TrimtabError",

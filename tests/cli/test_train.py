@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from trimtab.core import cli
+from trimtab.core.controller import signals
 from trimtab.core.controller.progress import Progress
 from trimtab.core.controller.result import _KEYS
 from trimtab.core.domain.job import JobState
@@ -137,7 +138,9 @@ def test_a_signal_before_anything_runs_interrupts_at_once(train, number):
     assert train(body)[0] == 130
 
 
-def test_a_second_signal_interrupts(train):
+def test_a_second_signal_interrupts(train, monkeypatch):
+    monkeypatch.setattr(signals, "ONE_WISH_SECONDS", -1.0)
+
     def body(spec, progress, stop):
         progress(RUNNING)
         os.kill(os.getpid(), signal.SIGINT)

@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from made_up_kernel import MadeUpKernel, opened
 
 from trimtab.core.clock import SystemClock
 from trimtab.core.cluster import cgroups
 from trimtab.core.cluster.base import PodSpec
 from trimtab.core.cluster.cgroup_names import group_name, is_leftover
-from trimtab.core.cluster.cgroup_places import Place, cpu_mounts, directory, own_group, places
-from trimtab.core.cluster.cgroups import CpuGroups, Kernel, NoShares, open_shares, settings, why_not_enforced
+from trimtab.core.cluster.cgroup_places import Place, directory, mounts_of, own_group, places
+from trimtab.core.cluster.cgroups import PodGroups, open_shares, settings, why_not_enforced
 from trimtab.core.cluster.local import LocalCluster
+from trimtab.core.cluster.shares import NoShares
 
 BUSY = (sys.executable, "-I", "-S", "-c", "print('up', flush=True)\nwhile True: pass")
 MOUNTS = """\
@@ -46,7 +48,7 @@ def test_what_a_share_is_written_as() -> None:
 
 
 def test_mounts_and_own_groups_are_read() -> None:
-    first, second = cpu_mounts(MOUNTS.format(top="/sys/fs/cgroup"))
+    first, second = mounts_of(MOUNTS.format(top="/sys/fs/cgroup"), "cpu")
     assert (first.version, first.root, str(first.point)) == (1, "/docker/7", "/sys/fs/cgroup/cpu,cpuacct")
     assert (second.version, str(second.point)) == (2, "/sys/fs/cgroup/unified")
     assert own_group(GROUPS, 1) == "/docker/7/job"
@@ -75,79 +77,11 @@ def test_places_are_the_delegated_the_own_and_those_above_it_that_free_nobody(tm
 
 
 def test_a_group_that_cannot_be_seen_is_the_mount_point(tmp_path: Path) -> None:
-    (mount,) = cpu_mounts(f"27 25 0:25 /docker/7 {tmp_path} rw - cgroup cgroup rw,cpu")
+    (mount,) = mounts_of(f"27 25 0:25 /docker/7 {tmp_path} rw - cgroup cgroup rw,cpu", "cpu")
     assert directory(mount, "/elsewhere") == tmp_path
     assert directory(mount, "/docker/7/not-there") == tmp_path
     assert directory(mount, "/docker/7/../8") == tmp_path
 
-
-class MadeUpKernel(Kernel):
-    """Groups of version 2 in memory, with its rules; of version 1 where `version` says so."""
-
-    def __init__(self, version: int = 2, procs: list[str] | None = None, root: bool = False) -> None:
-        self.base, self.version, self.root = Path("/made/up"), version, root
-        self.tree: dict[Path, dict[str, str]] = {self.base: self._files()}
-        self.procs: dict[Path, list[str]] = {self.base: procs or []}
-        self.refuse: dict[str, int] = {}  # file name: error number
-        self.written: list[str] = []
-
-    def read(self, path: Path) -> str:
-        if path.parent not in self.tree:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
-        return "\n".join(self.procs[path.parent]) if path.name == "cgroup.procs" else self.tree[path.parent][path.name]
-
-    def write(self, path: Path, text: str) -> None:
-        group, name = path.parent, path.name
-        self._check(name)
-        if group not in self.tree or (name not in self.tree[group] and name != "cgroup.procs"):
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
-        if name == "cgroup.procs":
-            if self.version == 2 and "cpu" in self.tree[group]["cgroup.subtree_control"]:
-                raise OSError(errno.EBUSY, "Device or resource busy")
-            for members in self.procs.values():
-                if text in members:
-                    members.remove(text)
-            if text == str(os.getpid()):  # others end by themselves
-                self.procs[group].append(text)
-        elif name == "cgroup.subtree_control":
-            if text == "+cpu" and self.procs[group] and not (self.root and group == self.base):
-                raise OSError(errno.EBUSY, "Device or resource busy")
-            self.tree[group][name] = "cpu" if text == "+cpu" else ""
-            for child in [one for one in self.tree if one.parent == group]:
-                self.tree[child] |= {"cpu.max": "max 100000", "cpu.weight": "100"}
-        else:
-            self.tree[group][name] = text
-            self.written.append(f"{group.name} {name} {text}")
-
-    def make(self, path: Path) -> None:
-        self._check("mkdir")
-        if path.parent not in self.tree:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
-        files = self._files()
-        if self.version == 1 or "cpu" in self.tree[path.parent]["cgroup.subtree_control"]:
-            files |= dict.fromkeys(("cpu.max", "cpu.weight", "cpu.shares", "cpu.cfs_period_us", "cpu.cfs_quota_us"), "")
-        self.tree[path], self.procs[path] = files, []
-
-    def remove(self, path: Path) -> None:
-        if path not in self.tree:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
-        if self.procs[path] or self.groups(path):
-            raise OSError(errno.EBUSY, "Device or resource busy")
-        del self.tree[path], self.procs[path]
-
-    def groups(self, path: Path) -> list[str]:
-        return [one.name for one in self.tree if one.parent == path]
-
-    def _files(self) -> dict[str, str]:
-        return {"cgroup.subtree_control": ""}
-
-    def _check(self, name: str) -> None:
-        if name in self.refuse:
-            raise OSError(self.refuse[name], os.strerror(self.refuse[name]))
-
-
-def opened(kernel: MadeUpKernel, cap: float | None = 2.0) -> CpuGroups:
-    return CpuGroups(Place(kernel.base, kernel.version), cap, kernel)
 
 
 def test_version_2_hands_the_controller_down_and_takes_it_back() -> None:
@@ -170,7 +104,7 @@ def test_alone_in_its_group_this_process_steps_aside_and_comes_back() -> None:
     first, second = opened(kernel), opened(kernel)
     assert kernel.procs[kernel.base] == []
     assert first.close()
-    assert kernel.tree[kernel.base]["cgroup.subtree_control"] == "cpu"  # the other job still needs it
+    assert kernel.tree[kernel.base]["cgroup.subtree_control"] == "cpu memory"  # the other job still needs it
     second.give("ps-0", 0.2)
     assert second.note == ""
     assert second.close()
@@ -181,7 +115,7 @@ def test_alone_in_its_group_this_process_steps_aside_and_comes_back() -> None:
 def test_a_group_with_other_processes_is_left_alone_and_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = MadeUpKernel(procs=["1", str(os.getpid())])
     monkeypatch.setattr(cgroups, "places", lambda *_: [Place(kernel.base, 2)])
-    shares = open_shares(2.0, kernel)
+    shares = open_shares(2.0, kernel=kernel)
     assert isinstance(shares, NoShares)
     assert shares.note == (
         "CPU shares are not enforced: /made/up holds other processes; "
@@ -274,10 +208,10 @@ def test_no_place_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def groups(require: Callable[[str, bool, str], None]) -> Iterator[CpuGroups]:
+def groups(require: Callable[[str, bool, str], None]) -> Iterator[PodGroups]:
     shares = open_shares(0.5)
-    require("cgroup", isinstance(shares, CpuGroups), shares.note)
-    assert isinstance(shares, CpuGroups)
+    require("cgroup", isinstance(shares, PodGroups), shares.note)
+    assert isinstance(shares, PodGroups)
     yield shares
     until(shares.close)
     assert not shares.path.exists()
@@ -300,7 +234,7 @@ def throttled(group: Path) -> int:
     return int(counts["nr_throttled"])
 
 
-def test_a_busy_process_gets_its_share_and_the_job_its_cap(groups: CpuGroups) -> None:
+def test_a_busy_process_gets_its_share_and_the_job_its_cap(groups: PodGroups) -> None:
     busy = [subprocess.Popen(BUSY, stdout=subprocess.DEVNULL) for _ in range(3)]
     try:
         for number, process in enumerate(busy):
@@ -324,7 +258,7 @@ def test_a_busy_process_gets_its_share_and_the_job_its_cap(groups: CpuGroups) ->
             process.wait()
 
 
-def test_what_left_its_session_is_killed_with_its_pod(groups: CpuGroups) -> None:
+def test_what_left_its_session_is_killed_with_its_pod(groups: PodGroups) -> None:
     stray = subprocess.Popen(BUSY, stdout=subprocess.DEVNULL, start_new_session=True)
     groups.give("a", 0.2)
     groups.enter("a", stray.pid)
@@ -333,7 +267,7 @@ def test_what_left_its_session_is_killed_with_its_pod(groups: CpuGroups) -> None
     until(groups.close)
 
 
-def test_entering_when_it_is_too_late_is_no_loss(groups: CpuGroups) -> None:
+def test_entering_when_it_is_too_late_is_no_loss(groups: PodGroups) -> None:
     ended = subprocess.Popen([sys.executable, "-I", "-S", "-c", "pass"])
     ended.wait()
     groups.give("a", 0.2)
@@ -343,7 +277,7 @@ def test_entering_when_it_is_too_late_is_no_loss(groups: CpuGroups) -> None:
 
 
 @pytest.mark.parametrize("forked", [False, True])
-def test_pods_are_in_the_groups_of_their_shares(groups: CpuGroups, tmp_path: Path, forked: bool) -> None:
+def test_pods_are_in_the_groups_of_their_shares(groups: PodGroups, tmp_path: Path, forked: bool) -> None:
     cluster = LocalCluster(tmp_path, SystemClock(), 0.5, shares=groups)
     zygote = (
         "from trimtab.core.wire.forks import serve_forks\n"
@@ -354,7 +288,7 @@ def test_pods_are_in_the_groups_of_their_shares(groups: CpuGroups, tmp_path: Pat
     def pod(name: str, cpu: float) -> PodSpec:
         argv = (sys.executable, "-m", "x", stay) if forked else (sys.executable, "-I", "-S", "-c", stay)
         log = str(tmp_path / f"{name}.log")
-        return PodSpec(name, "worker", argv, log, cpu, 1, (sys.executable, "-c", zygote) if forked else ())
+        return PodSpec(name, "worker", argv, log, cpu, 2**26, (sys.executable, "-c", zygote) if forked else ())
 
     def quota(name: str) -> str:
         single = groups.path / name / "cpu.cfs_quota_us"
@@ -377,7 +311,7 @@ def test_pods_are_in_the_groups_of_their_shares(groups: CpuGroups, tmp_path: Pat
     assert not groups.path.exists()
 
 
-def test_a_killed_controllers_groups_are_removed_by_the_next(groups: CpuGroups, tmp_path: Path) -> None:
+def test_a_killed_controllers_groups_are_removed_by_the_next(groups: PodGroups, tmp_path: Path) -> None:
     script = (
         "import sys, time; from trimtab.core.cluster.cgroups import open_shares\n"
         "shares = open_shares(1.0); shares.give('a', 0.2); print(shares.path, flush=True); time.sleep(60)"
@@ -394,7 +328,7 @@ def test_a_killed_controllers_groups_are_removed_by_the_next(groups: CpuGroups, 
     assert not left.exists()
 
 
-def test_looking_whether_it_works_leaves_nothing(groups: CpuGroups) -> None:
+def test_looking_whether_it_works_leaves_nothing(groups: PodGroups) -> None:
     def own() -> set[str]:  # other jobs of this machine come and go
         return {one.name for one in groups.path.parent.iterdir() if f"-{os.getpid()}-" in one.name}
 

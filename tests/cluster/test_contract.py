@@ -12,9 +12,9 @@ import pytest
 
 from trimtab.core.clock import ManualClock, SystemClock
 from trimtab.core.cluster.base import LEAVING_CPU, Cluster, PodSpec, PodStatus
-from trimtab.core.cluster.cgroups import NoShares
 from trimtab.core.cluster.fake import FakeCluster, Outcome
 from trimtab.core.cluster.local import LocalCluster
+from trimtab.core.cluster.shares import NoShares
 
 PROGRAMS = {  # what a pod does, as a process and as a script
     "stay": "import time; print('up', flush=True); time.sleep(60)",
@@ -38,11 +38,28 @@ OUTCOMES = {
 
 
 class RecordedShares(NoShares):
-    """What a cluster gives, in order, without saying the same twice."""
+    """What a cluster gives, in order, without saying the same twice; and kills as the test says."""
 
     def __init__(self) -> None:
         super().__init__("CPU shares are not enforced: a test")
         self.given: list[tuple[str, float]] = []
+        self.held: list[tuple[str, int]] = []
+        self.killed: dict[str, int] = {}
+        self.capped: tuple[float | None, int | None] = (None, None)
+        self.memory_note = ""
+
+    def hold(self, pod: str, memory_bytes: int) -> None:
+        if self.limit(pod) != memory_bytes:
+            self.held.append((pod, memory_bytes))
+
+    def limit(self, pod: str) -> int:
+        return dict(self.held).get(pod, 0)
+
+    def kills(self, pod: str) -> int:
+        return self.killed.get(pod, 0)
+
+    def caps(self, cpu: float | None, memory_bytes: int | None) -> None:
+        self.capped = (cpu, memory_bytes)
 
     def give(self, pod: str, cpu: float) -> None:
         if dict(self.given).get(pod) != cpu and not pod.startswith("zygote"):
@@ -59,12 +76,12 @@ class Place:
             note = "CPU shares are not enforced: a test"
             fake = FakeCluster(self.clock, lambda pod: OUTCOMES[pod.name.split("-")[0]], 0.5, note)
             self.cluster: Cluster = fake
-            self.given = fake.shares
+            self.given, self.held = fake.shares, fake.limits
         else:
             self.clock = SystemClock()
             shares = RecordedShares()
             self.cluster = LocalCluster(folder, self.clock, 0.5, shares=shares)
-            self.given = shares.given
+            self.given, self.held, self.shares = shares.given, shares.held, shares
 
     def pod(self, name: str, role: str = "worker", cpu: float = 1.0, memory_bytes: int = 2**20) -> PodSpec:
         program = PROGRAMS[name.split("-")[0]]
@@ -88,6 +105,16 @@ class Place:
         if self.phases().get(name) != "running":
             return False
         return self.kind == "fake" or b"up" in (self.folder / f"{name}.log").read_bytes()
+
+    def kill_for_memory(self, name: str) -> None:
+        """As the kernel does it."""
+        if isinstance(self.cluster, FakeCluster):
+            self.cluster.kill(name, out_of_memory=True)
+            return
+        pid = self.status(name).pid
+        assert pid is not None
+        self.shares.killed[name] = self.shares.killed.get(name, 0) + 1
+        os.kill(pid, 9)
 
     def status(self, name: str) -> PodStatus:
         return next(status for status in self.cluster.observe() if status.name == name)
@@ -179,6 +206,7 @@ def test_a_killed_pod_shows_its_signal(place: Place) -> None:
         os.kill(pid, 9)
     place.until(lambda: place.status("stay-1").ended)
     assert (place.status("stay-1").phase, place.status("stay-1").exit_code) == ("failed", 137)
+    assert not place.status("stay-1").out_of_memory  # case 8: a preemption
 
 
 def test_names_are_unique_in_what_is_shown(place: Place) -> None:
@@ -229,3 +257,53 @@ def test_a_pending_pod_can_be_given_another_share_and_taken_back(place: Place) -
 
 def test_a_place_says_why_shares_do_not_hold(place: Place) -> None:
     assert place.cluster.cpu_note() == "CPU shares are not enforced: a test"
+
+
+def test_a_limit_of_memory_changes_in_place(place: Place) -> None:
+    place.cluster.apply([place.pod("stay-1", memory_bytes=2**26)])
+    place.until(lambda: place.up("stay-1"))
+    before = place.status("stay-1")
+    place.cluster.apply([place.pod("stay-1", memory_bytes=2**27)])
+    after = place.status("stay-1")
+    assert (before.memory_bytes, after.memory_bytes) == (2**26, 2**27)
+    assert (after.pid, after.started_at) == (before.pid, before.started_at)
+    assert place.held == [("stay-1", 2**26), ("stay-1", 2**27)]
+    assert place.cluster.memory_note() == ""
+
+
+def test_limits_of_memory_fall_before_others_start_and_rise_after_it(place: Place) -> None:
+    old = [place.pod("stay-1", memory_bytes=2**27), place.pod("stay-2", memory_bytes=2**26)]
+    place.cluster.apply(old)
+    place.until(lambda: all(place.up(pod.name) for pod in old))
+    place.held.clear()
+    place.cluster.apply(
+        [place.pod("stay-2", memory_bytes=2**27), place.pod("stay-3"), place.pod("stay-1", memory_bytes=2**26)]
+    )
+    place.until(lambda: place.up("stay-3"))
+    assert place.held == [("stay-1", 2**26), ("stay-3", 2**20), ("stay-2", 2**27)]
+
+
+def test_a_kill_for_want_of_memory_shows_as_one(place: Place) -> None:
+    place.cluster.apply([place.pod("stay-1")])
+    place.until(lambda: place.up("stay-1"))
+    place.kill_for_memory("stay-1")
+    place.until(lambda: place.status("stay-1").ended)
+    seen = place.status("stay-1")
+    assert (seen.phase, seen.exit_code, seen.out_of_memory) == ("failed", 137, True)
+    assert place.status("stay-1") == seen
+
+
+def test_a_kill_for_want_of_memory_is_told_once_of_a_pod_that_was_told_to_end(place: Place) -> None:
+    place.cluster.apply([place.pod("stubborn-1"), place.pod("stay-2")])
+    place.until(lambda: place.up("stubborn-1") and place.up("stay-2"))
+    place.kill_for_memory("stubborn-1")
+    place.cluster.apply([place.pod("stay-2")])  # case 24: it goes before anybody has looked
+    shown: list[PodStatus] = []
+    place.until(lambda: bool(shown.extend(place.cluster.observe())) or any(one.out_of_memory for one in shown))
+    place.until(lambda: place.phases() == {"stay-2": "running"})
+
+
+def test_caps_of_the_whole_job_change_in_place(place: Place) -> None:
+    place.cluster.apply([place.pod("stay-1")])
+    place.cluster.set_caps(1.5, 2**30)
+    assert (place.cluster.caps if isinstance(place.cluster, FakeCluster) else place.shares.capped) == (1.5, 2**30)

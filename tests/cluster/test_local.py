@@ -26,7 +26,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 def python(folder: Path, name: str, program: str) -> PodSpec:
     log = folder / "logs" / f"{name}.log"
-    return PodSpec(name, "worker", (sys.executable, "-I", "-S", "-c", program), str(log), 1, 1)
+    return PodSpec(name, "worker", (sys.executable, "-I", "-S", "-c", program), str(log), 1, 2**26)
 
 
 def until(done: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -46,7 +46,7 @@ def alive(pid: int) -> bool:
 
 def test_a_command_that_cannot_run_is_a_failed_pod_with_a_reason(cluster: LocalCluster, tmp_path: Path) -> None:
     log = tmp_path / "pod.log"
-    cluster.apply([PodSpec("a", "ps", ("/no/such/program",), str(log), 1, 1)])
+    cluster.apply([PodSpec("a", "ps", ("/no/such/program",), str(log), 1, 2**26)])
     (status,) = cluster.observe()
     assert (status.phase, status.exit_code, status.pid) == ("failed", 127, None)
     assert "/no/such/program could not be started" in log.read_text()

@@ -13,8 +13,8 @@ import pytest
 
 from trimtab.core.clock import SystemClock
 from trimtab.core.cluster.base import PodSpec
-from trimtab.core.cluster.cgroups import NoShares
 from trimtab.core.cluster.local import LocalCluster
+from trimtab.core.cluster.shares import NoShares
 from trimtab.core.ps.kernel_cache import warm
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pods are forked on Linux only")

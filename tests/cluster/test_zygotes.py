@@ -18,9 +18,9 @@ import pytest
 from trimtab.core.clock import SystemClock
 from trimtab.core.cluster import subreaper
 from trimtab.core.cluster.base import PodSpec, PodStatus
-from trimtab.core.cluster.cgroups import NoShares
 from trimtab.core.cluster.local import PIDS_FILE, LocalCluster
 from trimtab.core.cluster.processes import reap_group
+from trimtab.core.cluster.shares import NoShares
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pods are forked on Linux only")
 
@@ -272,7 +272,7 @@ def test_a_zygote_ends_with_its_controller(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path\n"
         "from trimtab.core.clock import SystemClock; from trimtab.core.cluster.base import PodSpec\n"
-        "from trimtab.core.cluster.cgroups import NoShares; from trimtab.core.cluster.local import LocalCluster\n"
+        "from trimtab.core.cluster.shares import NoShares; from trimtab.core.cluster.local import LocalCluster\n"
         f"cluster = LocalCluster(Path({str(tmp_path)!r}), SystemClock(), shares=NoShares('none'))\n"
         f"zygote, argv = (sys.executable, '-c', {GOOD!r}), (sys.executable, '-m', 'x', {STAY!r})\n"
         f"pod = PodSpec('a', 'worker', argv, {str(tmp_path / 'a.log')!r}, 1, 1, zygote)\n"

@@ -7,6 +7,7 @@ protocol and nothing else: it obeys newer tenures only, loads whole copies, appl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -246,6 +247,13 @@ class Worker:
         fresh = [grant for grant in orders.grants if grant.id not in self.seen]
         self.seen |= {grant.id for grant in fresh}
         self.grants += fresh
+        for grant in orders.taken_back:
+            if grant not in self.seen or any(one.id == grant for one in self.grants):
+                if self.grants and self.grants[0].id == grant:
+                    self.at = self.acked = 0
+                self.grants = [one for one in self.grants if one.id != grant]
+                self.seen.add(grant)
+                self.finished.append(grant)
         self.stopped |= orders.stop
 
     def work(self, world: World, loses: frozenset[int] = frozenset()) -> None:
@@ -301,11 +309,16 @@ class World:
         self.answer: Callable[[Consider], Decided] = lambda asked: Decided(None, "nobody answers")
 
     def feed(self, *inputs: Input) -> list[Action]:
-        before = set(self.state.ledger.holds.by_id)
+        before, cap = set(self.state.ledger.holds.by_id), self.state.settings.limits.cpu
         self.state, actions = step(self.state, inputs, self.clock.now())
-        self.check()
-        numbers = {number for hold in self.state.ledger.holds.by_id.values() for number in range(hold.lo, hold.hi)}
-        assert len(numbers) == sum(hold.hi - hold.lo for hold in self.state.ledger.holds.by_id.values())
+        self.check(cap or 0)
+        holds = self.state.ledger.holds.by_id
+        lent = [(number, hold.pod) for hold in holds.values() for number in range(hold.lo, hold.hi)]
+        assert len(lent) == len(set(lent)), "a worker has a number twice"
+        doubled = {number for number, times in Counter(number for number, _ in lent).items() if times > 1}
+        assert all(times <= 2 for times in Counter(number for number, _ in lent).values())
+        if any(key not in before and doubled & set(range(hold.lo, hold.hi)) for key, hold in holds.items()):
+            assert not self.state.ledger.todo, "a second worker only gets what nobody else could be lent"
         self.lent += [
             Grant(hold.id, hold.kind, hold.lo, hold.hi, 0)
             for key, hold in self.state.ledger.holds.by_id.items() if key not in before
@@ -335,13 +348,13 @@ class World:
         if plan != present and self.state.wish is None:
             self.state = replace(self.state, wish=decision)
 
-    def check(self) -> None:
-        """What must hold after every step."""
+    def check(self, cap: float) -> None:
+        """What must hold after every step; `cap` of cores, for which shares were made before it."""
         state = self.state
         if state.outcome.auc is not None or str(state.phase) in ("evaluating", "scoring", "metrics"):
             assert state.manifest.complete(state.settings.batches)  # the end of training is judged on the manifest
         shares = [status.cpu for status in self.cluster.observe() if not status.ended]
-        assert sum(shares) <= (state.settings.limits.cpu or 0) + 1e-9
+        assert sum(shares) <= cap + 1e-9
         assert not self.state.ledger.holds.numbers() & IntervalSet([(state.settings.batches, 10**9)])
 
     def tick(self, seconds: float = 0.2) -> None:

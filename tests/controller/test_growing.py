@@ -122,7 +122,10 @@ def test_the_record_says_what_the_next_job_needs():
     figures = memory_figures(trained(*job(), 2000), samples)
     assert figures["worker_peak_bytes"] == 700 and figures["table_bytes"] == 1000
     assert figures["table_exponent"] == pytest.approx(0.7, abs=0.01)
-    assert memory_figures(job()[0], []) == {}
+    state = job()[0]
+    assert memory_figures(state, []) == {}
+    slots = {**state.slots, ("ps", 1): replace(state.slots["ps", 1], memory_bytes=2**29)}
+    assert memory_figures(replace(state, slots=slots), []) == {"ps_memory_bytes": 2**29}
 
 
 def test_what_a_row_means_in_memory_follows_from_model_and_columns():

@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 from controller_world import World, plan_of, settings
 
-from trimtab.core.controller.inputs import CommitResult, WorkerSaid
+from trimtab.core.controller.actions import Action, Note
+from trimtab.core.controller.inputs import CommitResult, Input, ScoresReady, WorkerSaid
 from trimtab.core.controller.state import Phase
 from trimtab.core.domain.intervals import EMPTY, IntervalSet
 from trimtab.core.domain.job import JobState
@@ -41,6 +42,23 @@ def test_without_held_out_rows_the_job_ends_after_training() -> None:
     world = World(settings(evaluation_batches=0))
     assert world.until_end().state is JobState.FINISHED
     assert world.state.outcome.auc is None
+
+
+def test_scores_that_the_disk_does_not_take_cost_the_models_own_metrics_only() -> None:
+    world = World(settings(metrics=True))
+    until(world, Phase.EVALUATING)
+    plain, said = world.feed, []
+
+    def feed(*inputs: Input) -> list[Action]:
+        full = [replace(one, path="", error="No space left") if isinstance(one, ScoresReady) else one for one in inputs]
+        actions = plain(*full)
+        said.extend(one.kind for one in actions if isinstance(one, Note))
+        return actions
+
+    world.feed = feed  # type: ignore[method-assign]
+    assert world.until_end().state is JobState.FINISHED
+    assert (world.state.outcome.auc, world.state.outcome.log_loss, world.state.outcome.metrics) == (0.5, 0.7, None)
+    assert {"scores_not_kept", "metrics_missing"} <= set(said)
 
 
 def test_metrics_that_never_come_do_not_keep_the_job() -> None:

@@ -6,6 +6,8 @@ import json
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -22,6 +24,7 @@ from trimtab.core.controller.resources import Memory, Resources
 from trimtab.core.controller.result import RowCounts
 from trimtab.core.controller.resume import resume
 from trimtab.core.controller.running import Spent
+from trimtab.core.controller.sharing import Sharing
 from trimtab.core.controller.state import Settings, first_state
 from trimtab.core.controller.store import FileStore
 from trimtab.core.data.dataset import Dataset
@@ -221,6 +224,11 @@ def test_nothing_was_spent_while_nobody_ran_the_job(job: Path) -> None:
     assert question.time_seconds == 7210.0, "a deadline does not wait"
 
 
+def alone(resources: Resources) -> Sharing:
+    """Nobody else is on this machine."""
+    return cast(Sharing, SimpleNamespace(join=lambda *_: resources))
+
+
 def test_a_job_whose_record_is_lost_keeps_its_budget_and_what_was_asked_for(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +241,7 @@ def test_a_job_whose_record_is_lost_keeps_its_budget_and_what_was_asked_for(
     history = Memory(tmp_path / "home", clock)
     found = module._look(module.find_job(job.name))
     prepared = module._prepare(
-        found, Resources(caps, caps, False, ""), history, Showing(None), threading.Event(), clock
+        found, alone(Resources(caps, caps, False, "")), history, Showing(None), threading.Event(), clock
     )
     record = prepared.job.record
     assert (record.budget, record.deadline_seconds) == (2.5, 90.0)
@@ -268,7 +276,7 @@ def test_the_plan_stays_where_the_caps_allow_it(
     resources = Resources(caps, caps, False, "")
     clock = ManualClock()
     history = Memory(tmp_path / "home", clock)
-    prepared = module._prepare(found, resources, history, Showing(None), threading.Event(), clock)
+    prepared = module._prepare(found, alone(resources), history, Showing(None), threading.Event(), clock)
     assert prepared.job.model == model and prepared.job.rows.counts.train_rows == 36
     assert prepared.job.record.state is JobState.RUNNING and prepared.job.record.run_id == job.name
     if stays:

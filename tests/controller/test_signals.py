@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from trimtab.core.controller.signals import ENDING, stops_in_order
+from trimtab.core.clock import ManualClock
+from trimtab.core.controller.signals import ENDING, ONE_WISH_SECONDS, stops_in_order
 
 
 @pytest.mark.parametrize("number", ENDING)
@@ -22,13 +23,25 @@ def test_before_the_job_is_driven_a_signal_interrupts_at_once(number: signal.Sig
 
 @pytest.mark.parametrize("number", ENDING)
 def test_while_the_job_is_driven_the_first_signal_stops_and_the_second_interrupts(number: signal.Signals) -> None:
-    before, stop, reached = signal.getsignal(number), threading.Event(), False
-    with pytest.raises(KeyboardInterrupt), stops_in_order(stop, lambda: True):
+    before, stop, reached, clock = signal.getsignal(number), threading.Event(), False, ManualClock()
+    with pytest.raises(KeyboardInterrupt), stops_in_order(stop, lambda: True, clock=clock):
         os.kill(os.getpid(), number)
         reached = stop.is_set()
+        clock.advance(ONE_WISH_SECONDS + 0.1)
         os.kill(os.getpid(), number)
     assert reached
     assert signal.getsignal(number) is before
+
+
+def test_the_same_wish_said_twice_is_one_wish() -> None:
+    """A terminal that closes sends SIGHUP, and so does the shell in it; a manager of services SIGTERM and SIGHUP."""
+    stop, clock = threading.Event(), ManualClock()
+    with stops_in_order(stop, lambda: True, clock=clock):
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+        clock.advance(ONE_WISH_SECONDS - 0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.is_set()
 
 
 @pytest.mark.parametrize("always", [False, True])

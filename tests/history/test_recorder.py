@@ -120,6 +120,17 @@ def test_a_busy_store_gets_the_latest_and_nobody_waits_for_it(store, tmp_path, c
     assert store.given == [RUNNING, records[-1]]
 
 
+def test_a_store_that_does_not_answer_is_said_while_it_does_not(store, tmp_path, clock):
+    store.gate.clear()
+    recorder = recorder_of(store, tmp_path, clock)
+    assert recorder.problem() == ""
+    recorder.update(RUNNING)
+    until(recorder.problem)
+    assert recorder.problem() == "the store has not answered for 60 s: the record is kept and delivered later"
+    store.gate.set()
+    until(lambda: recorder.problem() == "")
+
+
 def test_records_are_paced(store, tmp_path, clock):
     recorder = recorder_of(store, tmp_path, clock)
     recorder.update(RUNNING)

@@ -13,6 +13,7 @@ NAMED = {
     "model_error.py": {"median_error", "rmsle", "coverage_80", "repeat_deviation"},
     "memory_forecast.py": {"error_at_2x", "worst_error_at_2x"},
     "memory.py": {"bytes_per_row_spread_percent", "growth_pause_seconds"},
+    "overhead.py": {"overhead_cpu_percent", "throughput_ratio"},
     "resize.py": {
         "planned_gap_200mb_seconds", "planned_gap_2gb_seconds", "freeze_seconds", "added_worker_first_step_seconds",
         "ps_crash_to_training_seconds",
@@ -23,6 +24,7 @@ NAMED = {
     "front.py": {"exact_4m_seconds", "nsga2_40x50_hypervolume_ratio", "nsga2_100x100_hypervolume_ratio"},
     "selection.py": {"seconds_1000_jobs", "value_ratio_to_exact"},
     "step.py": {"cpu_ms_per_step", "steps_per_second"},
+    "straggler.py": {"jct_ratio_to_healthy", "static_split_jct_ratio_to_healthy"},
     "main_job.py": {
         "train_seconds", "samples_per_second", "help_seconds", "cold_changes", "warm_changes",
         "cold_to_final_plan_seconds", "warm_to_final_plan_seconds", "max_worker_gap_seconds",
@@ -71,5 +73,8 @@ def test_a_missed_goal_is_marked(repository, monkeypatch, value, goal, better, l
 
 
 def test_every_benchmark_is_known_here(repository):
-    helpers = {"figures.py", "run_all.py", "resize_job.py", "model_error_job.py", "warm_start_month.py", "guard_job.py"}
+    helpers = {
+        "figures.py", "run_all.py", "resize_job.py", "model_error_job.py", "warm_start_month.py", "guard_job.py",
+        "straggler_job.py",
+    }  # fmt: skip
     assert {path.name for path in (repository / "benchmarks").glob("*.py")} - helpers == set(NAMED)

@@ -3,6 +3,7 @@
 A command is a line of a fenced block marked `sh`, never an indented line. The cheap ones run always; those that train
 run in the slow suite, and `make` is run by the checks around pytest, because pytest itself stands inside of it. Jobs in
 a directory called `monday` belong together: one is stopped and resumed, looked at, and another starts with its rows.
+The commands about `nightly` are run in the order of their page.
 """
 
 import json
@@ -27,6 +28,8 @@ RUN_ELSEWHERE = {
     "make test": (".ci/run", "TRIMTAB_REQUIRE=$REQUIRE make test"),
     "make lint": ("Makefile", "test: lint"),
     "make chaos SEED=7": ("tests/house/test_makefile.py", '("SEED=7", "7")'),
+    "make simulate": ("tests/house/test_makefile.py", '("", "0-9999")'),
+    "make simulate SEED=7": ("tests/house/test_makefile.py", '("SEED=7", "7")'),
     "make ui": (".ci/run", 'make -C "$place/trimtab" ui'),
     ".venv/bin/trimtab history": (".ci/run", ".venv/bin/trimtab history"),
     ".venv/bin/trimtab fit measured.csv --predict plans.csv": ("tests/cli/test_fit.py", "shlex.split(PAGE)"),
@@ -35,7 +38,8 @@ RUN_ELSEWHERE = {
     ".venv/bin/airflow db migrate": ("tests/pipelines/test_train_dag.py", '"airflow", "db", "migrate"'),
 }
 TRIMTAB = ".venv/bin/trimtab "
-MONDAY = " monday"
+MONDAY, NIGHTLY = " monday", " nightly"
+JOBS = ("submit ", "status ", "events ", "logs ", "checkpoint ", "stop ", "resume ", "jobs")
 OWN_MODEL = ".venv/bin/trimtab train --data visits.parquet --columns columns.yaml --model my_models:two_towers"
 
 
@@ -93,7 +97,8 @@ def own_model(repository, place):
 def test_every_shown_command_is_run_somewhere(repository):
     found = commands(repository)
     assert len(found) > 6
-    here = {command for start in ("data ", "plan ", "train ", "resume ", "ps ") for command in shown(repository, start)}
+    starts = ("data ", "plan ", "train ", "ps ", *JOBS)
+    here = {command for start in starts for command in shown(repository, start)}
     assert [command for command in found if command not in here and command not in RUN_ELSEWHERE] == []
     for command, (file, text) in RUN_ELSEWHERE.items():
         assert command in found, f"{command}: no page shows it any more"
@@ -119,10 +124,12 @@ def test_no_command_is_merely_indented(repository):
 def test_options_that_pages_name_exist(repository):
     found = (
         cli.train, cli.plan, cli.explain, cli.fit, cli.resume, cli.stats, cli.sample, cli.describe, cli.history, cli.ui,
+        cli.submit, *cli.COMMANDS, *cli.COMMANDS[-1].commands.values(),
     )  # fmt: skip
     options = [option for command in found for option in command.params]
     known = {name for option in options for name in option.opts}
-    names = ("run_on_one_machine", "tune", "plan", "fit", "read_a_report", "mlflow", "optimizer")
+    names = ("run_on_one_machine", "jobs", "capacity", "metrics", "tune", "plan", "fit", "read_a_report", "mlflow",
+             "optimizer")  # fmt: skip
     for page in (repository / "README.md", *(repository / "docs" / f"{name}.md" for name in names)):
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
         assert named <= known, page.name
@@ -191,7 +198,7 @@ def test_a_stopped_job_goes_on_is_looked_at_and_another_starts_from_it(repositor
     monkeypatch.setenv("TRIMTAB_HISTORY", "none")
     begun, further = [command for command in shown(repository, "train ") if MONDAY in command]
     stop(begun, place)
-    (resume,) = shown(repository, "resume ")
+    (resume,) = [command for command in shown(repository, "resume ") if MONDAY in command]
     all_applied(run(resume, place))
     (stats,) = shown(repository, "ps ")
     lines = run(stats, place).splitlines()
@@ -200,6 +207,33 @@ def test_a_stopped_job_goes_on_is_looked_at_and_another_starts_from_it(repositor
     all_applied(run(further, place))
     (checkpoint,) = (place / "checkpoints").iterdir()
     assert {"model.json", "metadata.json"} < {file.name for file in checkpoint.iterdir()}
+
+
+@pytest.mark.slow
+def test_commands_about_a_job_without_a_shell_do_what_the_page_says(repository, place, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRIMTAB_HISTORY", "none")
+    monkeypatch.setenv("TRIMTAB_HOME", str(tmp_path))
+    known = [command for start in JOBS for command in shown(repository, start)]
+    of_page = [command for command in commands(repository) if command in known and MONDAY not in command]
+    submit, *later = of_page
+    assert [command.removeprefix(TRIMTAB).split()[0] for command in of_page] == [
+        "submit", "status", "events", "logs", "checkpoint", "stop", "resume", "jobs", "jobs",
+    ]  # fmt: skip
+    run_id = run(submit, place).strip()
+    try:
+        for _ in range(600):
+            if json.loads(run(f"{TRIMTAB}status nightly --json", place))["batches_done"]:
+                break
+        said = {command.removeprefix(TRIMTAB): run(command, place) for command in later}
+    finally:
+        run(f"{TRIMTAB}stop nightly --now", place)
+    status = said["status nightly"]
+    assert status.startswith(f"{run_id} (nightly): training for ") and "\nPods\n" in status
+    assert " phase " in said["events nightly"] and "worker-0-t1-g1 | " in said["logs nightly worker-0"]
+    assert "its checkpoint holds " in said["checkpoint nightly"] and f"{run_id}: stopped" in said["stop nightly"]
+    assert said["resume nightly --detach"] == f"{run_id}\n"
+    assert said["jobs"].startswith("no jobs in ")
+    assert said["jobs prune --older-than 30d --dry-run"].startswith("0 jobs would go")
 
 
 @pytest.mark.slow

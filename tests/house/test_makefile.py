@@ -18,7 +18,7 @@ def make(*arguments, cwd, **environment):
 def test_help_lists_every_target(repository):
     text = (repository / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^\.PHONY: (\w+)$", text, re.M))
-    assert {"help", "train", "test", "lint", "bench", "chaos", "lock", "clean"} <= targets
+    assert {"help", "train", "test", "lint", "bench", "simulate", "chaos", "lock", "clean"} <= targets
     for arguments in (["help"], []):
         found = make(*arguments, cwd=repository)
         assert found.returncode == 0
@@ -31,6 +31,13 @@ def test_chaos_runs_the_seeds_that_are_asked_for(repository, word, seeds):
     found = make("--dry-run", "chaos", *filter(None, [word]), cwd=repository)
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines()[-1].strip().endswith(f"/python tests/integration/chaos.py {seeds}")
+
+
+@pytest.mark.parametrize(("word", "seeds"), [("", "0-9999"), ("SEEDS=0-99 7", "0-99 7"), ("SEED=7", "7")])
+def test_simulate_runs_the_seeds_that_are_asked_for(repository, word, seeds):
+    found = make("--dry-run", "simulate", *filter(None, [word]), cwd=repository)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1].strip().rstrip().endswith(f"-m trimtab.core.simulator {seeds}")
 
 
 def test_a_machine_without_a_usable_python_is_told_what_to_do(repository, tmp_path):

@@ -23,9 +23,13 @@ from typing import Any
 import psutil
 from chaos_pods import ARMED
 from chaos_schedule import CHANGES_PLAN, OF_A_MOVE, Event, Schedule
+from chaos_slowness import Slowness
 
+from trimtab.core.cluster.local import LocalCluster
+from trimtab.core.controller.caps import least_plan
+from trimtab.core.controller.changing import servers_needed
 from trimtab.core.controller.driver import Driver
-from trimtab.core.controller.inputs import Decided
+from trimtab.core.controller.inputs import CapsChanged, CheckpointRequested, Decided, StopRequested
 from trimtab.core.controller.state import Phase
 from trimtab.core.controller.store import FileStore
 from trimtab.core.domain.plan import Plan
@@ -59,12 +63,15 @@ class Injector:
         self._commit: tuple[Event, int] | None = None
         self._paused: list[tuple[psutil.Process, int]] = []
         self._full_for = 0
+        self._slowness = Slowness()
+        self._starved: set[int] = set()
+        self._caps: tuple[Any, int] | None = None
         self._free()
 
     def install(self) -> None:
         """Put itself between the controller and what it talks to."""
         turn, answer = Driver._turn, Driver._answer
-        sync, swap = PsStub.sync, FileStore.compare_and_swap
+        sync, swap, observe = PsStub.sync, FileStore.compare_and_swap, LocalCluster.observe
 
         def chaotic_turn(driver: Driver) -> None:
             self._turn(driver)
@@ -90,6 +97,10 @@ class Injector:
                 self._die()
             return stored
 
+        def chaotic_observe(cluster: LocalCluster) -> Any:
+            return tuple(self._with_reason(one) for one in observe(cluster))
+
+        LocalCluster.observe = chaotic_observe  # type: ignore[method-assign]
         Driver._turn, Driver._answer = chaotic_turn, chaotic_answer  # type: ignore[method-assign]
         PsStub.sync = chaotic_sync  # type: ignore[method-assign]
         FileStore.compare_and_swap = chaotic_swap  # type: ignore[method-assign]
@@ -100,6 +111,8 @@ class Injector:
         self._go_on()
         state = driver.state
         applied = len(state.ledger.applied)
+        self._slowness.look(applied if state.phase is Phase.TRAINING else 10**9)
+        self._give_caps_back(driver, applied)
         while self._left and self._left[0].at <= applied and state.phase is not Phase.STARTING:
             if self._left[0].kind in CHANGES_PLAN and state.phase is Phase.TRAINING and self._undecided(driver):
                 return
@@ -141,6 +154,21 @@ class Injector:
             self._fill(words["turns"])
         elif kind in ("commit_fails", "kill_controller_at_commit"):
             self._commit = (event, words.get("times", words.get("skip", 0)))
+        elif kind in ("slow_worker", "slow_ps"):
+            until = event.at + words["batches"]
+            for pid in self._some(event):
+                self._slowness.begin(pid, words["stopped"], until)
+        elif kind == "checkpoint_now":
+            driver._feed(CheckpointRequested())
+        elif kind == "oom":
+            pids = self._some(event)
+            self._starved |= set(pids)
+            self._kill(pids)
+        elif kind == "caps":
+            self._take_caps(driver, event)
+        elif kind == "stop_and_resume":
+            self._slowness.end()
+            driver._feed(StopRequested("stopped by a chaos schedule"))
         elif kind == "kill_controller":
             self._die()
         elif kind == "kill_everything":
@@ -164,6 +192,25 @@ class Injector:
         now = driver._ports.clock.now()
         decision = Decision(state.seconds(now), "replace", new, "as scheduled", action=f"To {new}", before=plan)
         driver._feed(Decided(decision))
+
+    def _take_caps(self, driver: Driver, event: Event) -> None:
+        """Another job comes to the machine: this one has to make do with a share of the cores for a while."""
+        state = driver.state
+        whole = state.settings.limits
+        least = least_plan(state, servers_needed(state, driver._ports.clock.now())).cpu
+        if self._caps is None and whole.cpu is not None:
+            self._caps = whole, event.at + event.words["batches"]
+            driver._feed(CapsChanged(replace(whole, cpu=max(least, whole.cpu * event.words["share"]))))
+
+    def _give_caps_back(self, driver: Driver, applied: int) -> None:
+        if self._caps is not None and (applied >= self._caps[1] or driver.state.phase is not Phase.TRAINING):
+            driver._feed(CapsChanged(self._caps[0]))
+            self._caps = None
+
+    def _with_reason(self, status: Any) -> Any:
+        """The cluster's word on a pod, which the kernel killed for its memory if the schedule says so."""
+        struck = status.pid in self._starved and status.ended
+        return replace(status, out_of_memory=True) if struck else status
 
     def _go_on(self) -> None:
         """Let paused pods go on, and the disk have room again, after their turns."""
@@ -276,7 +323,7 @@ class Injector:
         return [pid for name, pid in sorted(pids.items()) if name.startswith(f"{role}-")]
 
     def _some(self, event: Event) -> list[int]:
-        role = event.words.get("role", event.kind.removeprefix("kill_"))
+        role = event.words.get("role", event.kind.removeprefix("kill_").removeprefix("slow_"))
         pids = self._living(role)
         return [pids[event.words["which"] % len(pids)]] if pids else []
 

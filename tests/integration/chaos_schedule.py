@@ -1,8 +1,8 @@
 """What happens to one job of the chaos suite, worked out from a seed before the job starts.
 
 A schedule is plain data and knows nothing of processes. Faults are placed by batches applied, by messages and by
-pushes, never by time, so the same seed means the same schedule on a fast and on a slow machine. Kind `seed % kinds`
-is always in it: a run of as many consecutive seeds as there are kinds meets each one.
+pushes, never by time, so the same seed means the same schedule on a fast and on a slow machine. Two kinds half the list
+apart are always in it, by the seed: half as many consecutive seeds as there are kinds meet each one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ MOST_WORKERS = MOST_PS = 3
 KINDS = (
     "kill_worker", "kill_worker_mid_push", "kill_ps", "kill_all_ps", "kill_zygote", "kill_source", "kill_destination",
     "pause", "hang_child", "kill_child", "child_full", "disk_full", "commit_fails", "ps_messages", "worker_messages",
-    "cut_worker", "cut_move", "change", "cores",
+    "cut_worker", "cut_move", "change", "cores", "slow_worker", "slow_ps", "checkpoint_now", "oom", "caps",
     "kill_controller_in_move", "kill_controller_at_commit", "kill_controller", "kill_everything", "interrupt",
+    "stop_and_resume",
 )  # fmt: skip
-ENDS_A_LIFE = KINDS[-5:]
+ENDS_A_LIFE = KINDS[-6:]
 OF_A_MOVE = ("kill_source", "kill_destination", "kill_controller_in_move")  # each brings a change of the plan with it
 CHANGES_PLAN = ("change", "cores", "cut_move", *OF_A_MOVE)
 MOVE_STEPS = ("prepare", "take_over", "drop")
@@ -86,7 +87,7 @@ def plan_chaos(seed: int, batches_per_epoch: int, epochs: int = 8, model: str = 
     rng = random.Random(seed)
     batches = batches_per_epoch * epochs
     workers, ps = rng.randint(1, MOST_WORKERS), rng.randint(1, MOST_PS)
-    kinds = _kinds(rng, KINDS[seed % len(KINDS)])
+    kinds = _kinds(rng, [KINDS[(seed + shift) % len(KINDS)] for shift in (0, len(KINDS) // 2)])
     shares = sorted(rng.uniform(0.05, 0.85) for _ in kinds)
     events = []
     shape = workers, ps
@@ -100,9 +101,9 @@ def plan_chaos(seed: int, batches_per_epoch: int, epochs: int = 8, model: str = 
     )  # fmt: skip
 
 
-def _kinds(rng: random.Random, first: str) -> list[str]:
+def _kinds(rng: random.Random, first: list[str]) -> list[str]:
     """Four to six kinds, `first` and a change of the plan among them, in any order."""
-    kinds = [first, "change"]
+    kinds = [*first, "change"]
     wanted, resumes = rng.randint(4, 6), 1 + (rng.random() < SHARE_OF_TWO_RESUMES)
     while len(kinds) < wanted:
         kind = rng.choice(KINDS)
@@ -129,6 +130,12 @@ def _words(rng: random.Random, kind: str, shape: tuple[int, int]) -> tuple[dict[
         return {"worker": rng.choice((0.3, 0.5, 0.8)), "ps": rng.choice((0.2, 0.4))}, shape
     if kind == "pause":
         return {"role": rng.choice(("ps", "worker")), "turns": rng.choice((5, 10, 30)), **which}, shape
+    if kind in ("slow_worker", "slow_ps"):  # stopped for so much of the time, while so many batches are applied
+        return {"stopped": rng.choice((0.5, 0.8, 0.9)), "batches": rng.choice((100, 300)), **which}, shape
+    if kind == "oom":
+        return {"role": rng.choice(("ps", "worker")), **which}, shape
+    if kind == "caps":
+        return {"share": rng.choice((0.4, 0.6, 0.8)), "batches": rng.choice((50, 200))}, shape
     if kind == "kill_zygote":
         return {"role": rng.choice(("ps", "worker"))}, shape
     if kind in ("ps_messages", "worker_messages"):

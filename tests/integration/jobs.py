@@ -29,15 +29,19 @@ def pods_of(module, parent=None):
     return found
 
 
-def audit(result, epochs):
-    """Check the audit table of a finished job against its data, id by id; returns the job's batch numbers."""
+def audit(result, epochs, numbers=None):
+    """Check a job's audit table against its data, id by id; returns the job's batch numbers.
+
+    `numbers` are the batches that its model holds: all of them if it has finished, the manifest's if it was stopped.
+    """
     job_dir = Path(result.job_dir)
     spec, model = read_json(JobSpec, job_dir / "spec.json"), read_json(ModelSpec, job_dir / "model.json")
     config = read_json(WorkerConfig, sorted((job_dir / "pods").glob("worker*.json"))[0])
     dataset = Dataset.open(Path(config.dataset))
     numbering = numbering_of(spec, dataset.rows)
-    rows = np.concatenate([numbering.rows_of(number) for number in range(numbering.batches)])
-    assert len(rows) == epochs * numbering.train_rows
+    held = range(numbering.batches) if numbers is None else numbers
+    rows = np.concatenate([numbering.rows_of(number) for number in held])
+    assert numbers is not None or len(rows) == epochs * numbering.train_rows
     keys = dataset.read(rows).keys
     found = read_rows(read_manifest(result.model), model)
     checked = 0

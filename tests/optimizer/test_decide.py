@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from optimizer_questions import BATCH, GIB, LARGE, SMALL, SWITCH, plan, question, window, windows
 
 from trimtab.core.domain.job import Objective
-from trimtab.core.domain.plan import Limits, Prices, table_room
+from trimtab.core.domain.plan import Limits, Prices, table_room, within
 from trimtab.core.domain.records import Decision, Observation, Range
 from trimtab.core.optimizer.decide import MOST_PROBES, decide
 from trimtab.core.optimizer.guard import reverses
@@ -264,6 +264,20 @@ def test_servers_that_could_not_take_their_tables_over_are_not_asked_for_again()
     assert made.plan.ps.replicas == 1 and "raise" in made.reason
     free = decide(replace(asked, decisions=(back,), table_bytes=0, table_bytes_at_end=0))
     assert free.plan.ps.replicas == 1 and all(not one.chosen or one.plan.ps.replicas == 1 for one in free.considered)
+
+
+def test_a_plan_that_had_to_be_left_for_others_is_not_mourned_while_it_does_not_fit():
+    """Other jobs came, and the plan was cut to the new caps: that it is slower now is no news."""
+    cut = plan(2, 0.2, 1, 0.6)  # workers have too little of what there is
+    forced = replace(changed(LARGE, cut, 13.0), kind="shrink")
+    seen = (*windows(LARGE, 0.025, 0.0), *windows(cut, 0.095, 15.0))
+    few = Limits(1.0, 6 * GIB, 4, 4)
+    asked = question(plan=cut, observations=seen, decisions=(forced,), time_seconds=30.0, limits=few)
+    made = decide(asked)
+    assert "Back" not in made.reason and "going back" not in made.reason and "did not pay" not in made.reason
+    assert within(made.plan, asked.limits)
+    roomy = decide(replace(asked, limits=Limits(2.0, 6 * GIB, 4, 4)))
+    assert roomy.plan == LARGE and "Back to 2 × 0.8 + 1 × 0.4" in roomy.reason
 
 
 def test_a_plan_outside_the_caps_is_left_to_its_owner():

@@ -152,6 +152,10 @@ def test_a_run_that_ran_out_of_memory_only_raises_floors():
     assert both.plan.ps.memory_bytes == GIB * 3 // 2 and both.plan.ps.replicas == 1
     worker = warm_start([replace(dead, out_of_memory="worker"), dead], TAGS, NOW)
     assert (worker.plan.worker.memory_bytes, worker.plan.ps.memory_bytes) == (GIB * 3 // 2, GIB * 3 // 2)
+    given = replace(dead, figures={**dead.figures, "ps_memory_bytes": 2.0 * GIB, "worker_memory_bytes": 9.0 * GIB})
+    more = warm_start([given], TAGS, NOW)
+    assert more.plan.ps.memory_bytes == 3 * GIB and more.floors[0].endswith("with 2Gi per PS"), "what it had at last"
+    assert warm_start([replace(given, figures={"ps_memory_bytes": math.inf})], TAGS, NOW).plan == alone.plan
 
 
 def test_prior_windows_come_from_the_newest_runs_in_equal_parts():

@@ -32,9 +32,9 @@ KEYS = {"a": np.arange(60, dtype=np.int64), "b": np.arange(5, dtype=np.int64), "
 class Server:
     """One parameter server without a control plane."""
 
-    def __init__(self, memory=64 << 20, tables=TABLES):
+    def __init__(self, memory=64 << 20, tables=TABLES, most=0):
         self.process = new_process_id()
-        self.exchange = Exchange(RowTable(tables, 1, memory), 1000)
+        self.exchange = Exchange(RowTable(tables, 1, memory, most), 1000)
         self.since = [0] * 512
         self.data = DataServer("tcp:127.0.0.1:0", SECRET, "job", self.process, self.handle)
 

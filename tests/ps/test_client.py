@@ -8,7 +8,7 @@ from client_world import EVERY, SECRET, TABLES, Server, regroup, routing_of, she
 
 from trimtab.core.clock import SystemClock
 from trimtab.core.domain.intervals import IntervalSet
-from trimtab.core.errors import Interrupted, JobFailed
+from trimtab.core.errors import Interrupted
 from trimtab.core.ps.client import PsClient, RoutingView
 from trimtab.core.wire.handshake import new_process_id
 from trimtab.core.wire.messages import Routing
@@ -149,14 +149,32 @@ def test_stopping_ends_every_wait(client):
         client.exchange(None, sheet_of(0))
 
 
-def test_a_full_server_ends_the_job_with_its_reason(client):
+def test_a_full_server_is_waited_for_until_it_has_room(client):
+    full = Server(memory=2000, most=1 << 24)
+    try:
+        start(client, full)
+        sheet, following = sheet_of(0), sheet_of(1)
+        client.exchange(None, sheet)
+        more = threading.Timer(0.1, full.exchange.table.allow, [1 << 24])
+        more.start()
+        client.exchange(sheet, following, rate=1.0)
+        assert full.exchange.counters.crowded > 1
+        assert all((one == -1).all() for one in following.values)
+        check_applied([full], 1)
+    finally:
+        full.data.close()
+
+
+def test_stopping_ends_the_wait_for_room(client):
     full = Server(memory=2000)
     try:
         start(client, full)
         sheet = sheet_of(0)
         client.exchange(None, sheet)
-        with pytest.raises(JobFailed, match="more memory"):
+        threading.Timer(0.1, client._stopping.set).start()
+        with pytest.raises(Interrupted):
             client.exchange(sheet, None, rate=1.0)
+        assert full.exchange.table.row_count == 0
     finally:
         full.data.close()
 
@@ -164,3 +182,27 @@ def test_a_full_server_ends_the_job_with_its_reason(client):
 def test_a_view_knows_whether_every_vshard_has_an_owner():
     assert not RoutingView.of(Routing()).whole
     assert RoutingView.of(Routing(1, ("p",), ("x",), (0,) * 512, (1,) * 512)).whole
+
+
+def test_what_was_waited_for_is_told_by_server_and_told_once(client, servers):
+    start(client, *servers)
+    late = servers[1].exchange
+    handle, pause = late.handle, threading.Event()
+
+    def slowly(*frame):
+        pause.wait(0.02)
+        return handle(*frame)
+
+    late.handle = slowly
+    sheet = sheet_of(0)
+    client.exchange(None, sheet)
+    client.take_waits()
+    for number in range(1, 10):
+        following = sheet_of(number)
+        client.exchange(sheet, following, rate=1.0)
+        sheet = following
+    waits = client.take_waits()
+    assert set(waits) == {server.process for server in servers}
+    others = [waits[server.process] for server in servers if server is not servers[1]]
+    assert waits[servers[1].process] > 2 * max(others), "what it makes the others wait stands in its name"
+    assert client.take_waits() == {}

@@ -1,5 +1,7 @@
 """The rules of a push and a pull, frame by frame. Traces are those of the protocol's model check."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from ps_models import SGD, embedding
@@ -7,6 +9,7 @@ from ps_models import SGD, embedding
 from trimtab.core.domain.intervals import EMPTY, IntervalSet
 from trimtab.core.domain.model_spec import InitializerSpec, TableSpec
 from trimtab.core.errors import WireError
+from trimtab.core.ps import exchange as exchanging
 from trimtab.core.ps.exchange import Exchange
 from trimtab.core.ps.hashing import vshards
 from trimtab.core.ps.table import RowTable
@@ -238,21 +241,25 @@ def test_a_failure_to_mark_ends_the_process_too():
     assert codes == [70]
 
 
-def test_no_room_fails_the_push_and_names_the_remedy():
-    made = Exchange(RowTable(TABLES, 1, 1 << 20), 100)
+def test_without_room_a_push_is_refused_whole_and_applied_once_there_is_some():
+    table = RowTable(TABLES, 1, 1 << 20, 64 << 20)
+    made, waited = Exchange(table, 100), []
     made.served = EVERY
     made.sets.put(EVERY, EMPTY, EMPTY)
-    many = np.arange(100_000, dtype=np.int64)
-    counts = np.array([len(many), 0], np.uint32)
-    data = frames.aligned(64 + 8 * len(many) + 8 * len(many))
-    data[:8] = counts.view(np.uint8)
-    data[64 : 64 + many.nbytes] = many.view(np.uint8)
-    header = RequestHeader(frames.PUSH | frames.KEYS, 2, 0, 0, 0, 1.0, len(data), EVERY, 0)
-    reply, sections = made.handle("w", header, data)
-    assert reply.push_status == frames.FAILED
-    assert b"more memory" in sections[0]
-    assert made.sets.of(0).applied == EMPTY
-    assert made.table.row_count == 0
+    made.wait_for_room = lambda: waited.append(made.lock.locked())
+    few = (np.arange(10, dtype=np.int64), U_KEYS)
+    assert send(made, push=few, number=0)[0].push_refused == 0
+    many = (np.arange(100_000, dtype=np.int64), U_KEYS)
+    header, _ = send(made, push=many, pull=few, number=1)
+    assert (header.push_status, header.push_refused, header.pull_refused) == (OK, EVERY, EVERY)
+    assert made.sets.of(0).applied == IntervalSet.span(0, 1), "nothing is marked"
+    assert table.row_count == 17 and made.counters.pushes == 1, "and nothing has changed"
+    assert (made.counters.crowded, waited) == (1, [False]), "it is held a while, and keeps nobody else out"
+    assert send(made, push=few, number=2)[0].push_refused == 0, "what needs no new rows goes on"
+    assert table.allow(32 << 20)
+    assert send(made, push=many, number=1)[0].push_refused == 0
+    assert made.sets.of(0).applied == IntervalSet.span(0, 3)
+    assert (made.counters.crowded, len(waited)) == (1, 1)
 
 
 def test_a_failure_after_the_first_row_ends_the_process():
@@ -265,3 +272,12 @@ def test_a_failure_after_the_first_row_ends_the_process():
         send(made, push=(T_KEYS, U_KEYS))
     assert codes == [70]
     assert made.sets.of(0).applied == EMPTY
+
+
+def test_the_time_that_a_frame_waits_for_the_lock_and_that_it_takes_are_kept_apart(exchange, monkeypatch):
+    times = iter((1.0, 3.0, 3.5, 10.0, 10.0, 10.25))
+    monkeypatch.setattr(exchanging, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    for number in (0, 1):
+        send(exchange, number=number, push=(T_KEYS, U_KEYS))
+    counters = exchange.counters
+    assert (counters.queue_seconds, counters.busy_seconds) == (2.0, 0.75)

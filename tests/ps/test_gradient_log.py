@@ -71,6 +71,7 @@ def test_the_oldest_go_first_and_the_ring_is_never_larger_than_it_may_be():
         kept = log.numbers()
         assert kept == tuple(range(kept[0], number + 1))
     assert len(log._ring) == 64 * KIB
+    assert 60 * KIB < log.touched_bytes <= 64 * KIB, "what it costs of memory"
     held = [array for kept in log for array in (kept.counts, *kept.keys, *kept.gradients)]
     assert all(np.shares_memory(array, log._ring) for array in held if array.size)
     assert 12 <= len(log) <= 32  # of 30 to 36 rows of 8 + 4 × (4 to 16) bytes, 2 KiB and more each

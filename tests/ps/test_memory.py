@@ -159,7 +159,7 @@ def test_memory_that_was_given_back_reads_as_zero():
     assert zero.tolist() == expected
 
 
-def test_traffic_is_counted_by_vshard_and_width_and_its_sum_is_exact():
+def test_traffic_is_counted_by_vshard_and_table_and_width_and_its_sum_is_exact():
     table = RowTable((embedding("a", 4), embedding("b", 1)), 1, 64 * MIB)
     traffic = Traffic(table)
     keys = np.concatenate([np.arange(500), np.arange(300)]).astype(np.int64)
@@ -169,5 +169,7 @@ def test_traffic_is_counted_by_vshard_and_width_and_its_sum_is_exact():
     for pushes in (1, 40):
         for _ in range(pushes):
             traffic.add(found, 500 * 16 + 300 * 4)
-        assert traffic.take() == pytest.approx(expected * pushes)
-    assert not traffic.take().any()
+        of_vshards, of_tables = traffic.take()
+        assert of_vshards == pytest.approx(expected * pushes)
+        assert of_tables == pytest.approx([500 * 16.0 * pushes, 300 * 4.0 * pushes])
+    assert not any(one.any() for one in traffic.take())

@@ -8,13 +8,17 @@ import pytest
 
 from trimtab.core.clock import ManualClock
 from trimtab.core.domain.intervals import IntervalSet
+from trimtab.core.errors import WireError
+from trimtab.core.ps import incoming, outgoing
 from trimtab.core.ps.initial import write_initial
 from trimtab.core.ps.server import ParameterServer
 from trimtab.core.ps.table import RowTable
 from trimtab.core.wire import frames
+from trimtab.core.wire.encode import to_json
 from trimtab.core.wire.frames import ReplyHeader, RequestHeader
 from trimtab.core.wire.messages import (
     DropOrder,
+    MoveRequest,
     Origin,
     PrepareOrder,
     PsSync,
@@ -319,3 +323,76 @@ def test_lines_to_servers_that_nothing_is_to_come_from_are_closed(model, nodes):
     with pytest.raises(OSError, match=r"closed|descriptor"):
         line.send(RequestHeader(frames.MOVE, 4, body_bytes=2), [b"{}"])
     second.until(lambda report: report.staged == ())
+
+
+def watched(second, during=lambda: None):
+    """Every answer of a move: its request, and how many rows it brought; `during` is called after each."""
+    asked, ask = [], second.server._incoming._ask
+
+    def seen(origin, request):
+        answer = ask(origin, request)
+        asked.append((request, len(answer[1].keys)))
+        during()
+        return answer
+
+    second.server._incoming._ask = seen
+    return asked
+
+
+def test_a_small_table_moves_in_few_turns_and_what_changes_all_the_time_goes_last(model, nodes):
+    """A busy server's lock comes by turns, so turns are what a move takes; a refresh on the way would be in vain."""
+    first, second = nodes
+    pusher, numbers = Pusher(model, first), iter(range(BATCHES))
+    for _ in range(30):
+        pusher.push(next(numbers))
+    rows, turns = sum(len(first.rows([vshard])) for vshard in HALF), []
+    give_way = first.server.exchange.give_way
+    first.server.exchange.give_way = lambda: (turns.append(1), give_way())
+    asked = watched(second, lambda: pusher.push(next(numbers)))
+    order = PrepareOrder(to_bitmap(HALF), first.origin())
+    second.until(lambda report: prepared(report) == int(order.vshards, 16), prepare=[order])
+    whole = [count for request, count in asked if not request.changes]
+    assert len(whole) == len(HALF) // 64 and sum(whole) >= rows
+    assert not any(request.changes for request, _ in asked[: len(whole)])
+    assert len(turns) <= 2 * len(asked)
+
+
+def test_a_long_list_of_changes_is_asked_for_before_all_is_copied(model, nodes, monkeypatch):
+    first, second = nodes
+    monkeypatch.setattr(incoming, "_MOST_CHANGED", 5)
+    pusher, numbers = Pusher(model, first), iter(range(BATCHES))
+    pusher.push(next(numbers))
+    over = threading.Event()
+    asked = watched(second, lambda: over.is_set() or pusher.push(next(numbers)))
+    order = PrepareOrder(to_bitmap(HALF), first.origin())
+    second.until(lambda report: prepared(report) == int(order.vshards, 16), prepare=[order])
+    over.set()  # who pushed on would wait for the new owner
+    kinds = [request.changes for request, _ in asked]
+    assert True in kinds[: kinds.count(False)], "one of the first answers is a refresh"
+    serve = ServeOrder(order.vshards, 2, first.manifest, first.origin())
+    second.until(lambda report: second.served(2) == int(serve.vshards, 16), serve)
+    assert second.rows(HALF) == first.rows(HALF)
+
+
+def test_a_large_table_moves_in_pieces(model, nodes, monkeypatch):
+    first, second = nodes
+    monkeypatch.setattr(outgoing, "_SLICE", 20)
+    monkeypatch.setattr(outgoing, "_MOST_ROWS", 60)
+    pusher = Pusher(model, first)
+    for number in range(60):
+        pusher.push(number)
+    asked = watched(second)
+    order = PrepareOrder(to_bitmap(HALF), first.origin())
+    second.until(lambda report: prepared(report) == int(order.vshards, 16), prepare=[order])
+    pieces = [count for request, count in asked if not request.changes]
+    largest = max(len(first.rows([vshard])) for vshard in HALF)
+    assert len(pieces) > 10 and max(pieces) < 60 + 20 + largest
+    assert second.rows(HALF) == first.rows(HALF)
+
+
+def test_no_more_than_a_few_tenures_end_with_one_request(model, nodes):
+    first, _ = nodes
+    body = np.frombuffer(to_json(MoveRequest(to_bitmap(range(9)), 1, final=True)), np.uint8)
+    with pytest.raises(WireError, match="9 vshards at once; 8 are the most"):
+        first.server._outgoing.handle(body)
+    assert first.served() == EVERY

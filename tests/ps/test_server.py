@@ -13,7 +13,7 @@ from trimtab.core.ps import storage
 from trimtab.core.ps.copies import read_copy
 from trimtab.core.ps.initial import write_initial
 from trimtab.core.ps.manifest import merge, read_manifest, write_manifest
-from trimtab.core.ps.server import LOAD_AGAIN_SECONDS, ParameterServer
+from trimtab.core.ps.server import CROWDED_SECONDS, LOAD_AGAIN_SECONDS, ParameterServer
 from trimtab.core.ps.table import RowTable
 from trimtab.core.wire.messages import CopyOrder, PsSync, Routing, ServeOrder, to_bitmap
 
@@ -184,6 +184,36 @@ def test_a_store_that_does_not_answer_for_a_while_is_asked_again(server, manifes
         assert len(asked) > before
     clock.advance(LOAD_AGAIN_SECONDS)
     report = settled(server, serve(manifest, 1))
+    assert (report.error, report.load_error, int(report.served[0].vshards, 16)) == ("", "", EVERY)
+
+
+def test_the_table_may_grow_as_far_as_it_is_told(server, manifest):
+    report = settled(server, serve(manifest, 1))
+    assert (report.memory_bytes, report.full) == (64 << 20, False)
+    sync = PsSync("job", 2, 1, server.process, (serve(manifest, 1),), memory_bytes=32 << 20)
+    assert server.sync(sync).memory_bytes == 32 << 20
+    assert order(server, serve(manifest, 1)).memory_bytes == 32 << 20, "0 says nothing"
+
+
+def test_pushes_without_room_are_told_for_a_while(server, manifest, clock):
+    settled(server, serve(manifest, 1))
+    server.exchange.counters.crowded += 1
+    assert order(server).full and order(server).error == ""
+    clock.advance(CROWDED_SECONDS)
+    assert not order(server).full
+    server.exchange.counters.crowded += 3
+    assert order(server).full
+
+
+def test_copies_that_do_not_fit_are_loaded_once_the_table_may_grow(server, manifest, clock):
+    small = [serve(manifest, 1)]
+    server.sync(PsSync("job", 2, 1, server.process, (), memory_bytes=1024))
+    report = settled(server, *small)
+    assert (report.error, report.full) == ("", True)
+    assert "no room" in report.load_error
+    server.sync(PsSync("job", 2, 2, server.process, (), memory_bytes=64 << 20))
+    clock.advance(LOAD_AGAIN_SECONDS)
+    report = settled(server, *small)
     assert (report.error, report.load_error, int(report.served[0].vshards, 16)) == ("", "", EVERY)
 
 

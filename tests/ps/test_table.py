@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from ps_models import SGD, embedding
 
 from trimtab.core.domain.model_spec import InitializerSpec, OptimizerSpec, TableSpec
+from trimtab.core.ps import arena, index
 from trimtab.core.ps.hashing import vshards
+from trimtab.core.ps.space import reserve
 from trimtab.core.ps.table import RowTable, TableFull
 
 TABLES = (embedding("a"), embedding("b"), embedding("wide", 1))
@@ -169,3 +171,32 @@ def test_no_room_is_found_before_anything_changes():
 def test_initializers_have_their_distribution(kind, a, b, check):
     table = RowTable((TableSpec("t", 4, "embedding", 0, InitializerSpec(kind, a, b), SGD),), 3, ROOM)
     assert check(read(table, list(range(5000))))
+
+
+def test_a_limit_that_rises_makes_room_at_once_and_moves_nothing():
+    table = RowTable(TABLES, 1, 1 << 20, 64 << 20)
+    keys, counts = batch(list(range(1000)), [], [])
+    born = table.bear(table.find(keys, counts))
+    many, many_counts = batch(list(range(500, 100_000)), [5], [])
+    with pytest.raises(TableFull):
+        table.bear(table.find(many, many_counts))
+    assert table.allow(32 << 20) and not table.allow(32 << 20)
+    table.bear(table.find(many, many_counts))
+    assert table.row_count == 100_001
+    assert (table.find(keys, counts).places == born.places).all()
+    assert table.allow(1 << 40) and table.memory_bytes == table.most_bytes == 64 << 20, "as far as addresses go"
+
+
+def test_a_system_that_gives_no_addresses_keeps_the_limit_where_it_is(monkeypatch):
+    def stingy(nbytes, **more):
+        if nbytes > 16 << 20:
+            raise OSError(12, "Cannot allocate memory")
+        return reserve(nbytes, **more)
+
+    monkeypatch.setattr(arena, "reserve", stingy)
+    monkeypatch.setattr(index, "reserve", stingy)
+    table = RowTable(TABLES, 1, 1 << 20, 1 << 40)
+    assert table.most_bytes == 1 << 20
+    assert not table.allow(1 << 30)
+    keys, counts = batch(list(range(1000)), [], [])
+    assert table.bear(table.find(keys, counts)).absent == 0

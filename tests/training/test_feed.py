@@ -97,6 +97,54 @@ def test_a_finished_grant_and_its_losses_are_reported_once_answered_and_again_un
     assert [heard.want for heard in controller.heard[1:]] == [2, 2, 2]
 
 
+def test_what_is_kept_of_gradients_is_told(world):
+    controller, feed, *_ = world
+    feed.sync_once()
+    feed.cache_bytes = lambda: 4096
+    feed.sync_once()
+    assert [heard.cache_bytes for heard in controller.heard] == [0, 4096]
+
+
+def test_what_is_taken_back_is_not_begun_and_reported_finished(world):
+    controller, feed, *_ = world
+    controller.answers = [
+        WorkerOrders(1, None, (grant(1, 0, 4), grant(2, 8, 9))), WorkerOrders(1, None, (), taken_back=(1,)),
+    ]  # fmt: skip
+    feed.sync_once()
+    begun = feed.take(block=True)
+    feed.sync_once()
+    assert feed.take(block=False).number == 8, "the rest of the first is somebody else's"
+    feed.done(begun, BatchLoss(0, 0.5, 1))  # what was begun is done
+    feed.sync_once()
+    feed.sync_once()
+    assert [heard.finished for heard in controller.heard] == [(), (), (1,), ()]
+    assert [loss.number for heard in controller.heard for loss in heard.losses] == [0]
+    assert controller.heard[2].want == 1
+
+
+def test_the_last_batch_of_what_is_taken_back_finishes_it_once(world):
+    controller, feed, *_ = world
+    controller.answers = [WorkerOrders(1, None, (grant(1, 0, 1),)), WorkerOrders(1, None, (), taken_back=(1,))]
+    feed.sync_once()
+    task = feed.take(block=True)
+    feed.sync_once()
+    feed.done(task, BatchLoss(0, 0.5, 1))
+    feed.sync_once()
+    assert controller.heard[-1].finished == (1,)
+
+
+def test_what_is_taken_back_before_it_was_heard_of_is_never_begun(world):
+    controller, feed, *_ = world
+    controller.answers = [
+        WorkerOrders(1, None, (), taken_back=(7,)),
+        WorkerOrders(1, None, (grant(7, 0, 2), grant(8, 5, 6)), taken_back=(7,)),
+    ]  # fmt: skip
+    feed.sync_once()
+    feed.sync_once()
+    assert controller.heard[-1].finished == (7,) and controller.heard[-1].want == 2
+    assert feed.take(block=False).number == 5 and feed.take(block=False) is None
+
+
 def test_without_block_only_training_is_handed_out(world):
     controller, feed, *_ = world
     controller.answers = [WorkerOrders(1, None, (grant(1, 0, 1, "evaluate"),))]

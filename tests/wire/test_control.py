@@ -8,9 +8,19 @@ import grpc
 import pytest
 
 from trimtab.core.errors import Refused, WireError
-from trimtab.core.wire.control import ControllerStub, PsStub, Unreachable, serve_controller, serve_ps
+from trimtab.core.wire.commands import JobAnswer, JobCommand
+from trimtab.core.wire.control import ControllerStub, JobStub, PsStub, Unreachable, serve_controller, serve_ps
 from trimtab.core.wire.encode import to_json
-from trimtab.core.wire.messages import PsReport, PsSync, Routing, WorkerSync, from_bitmap, to_bitmap
+from trimtab.core.wire.messages import (
+    PROTOCOL,
+    PsReport,
+    PsSync,
+    Routing,
+    WorkerOrders,
+    WorkerSync,
+    from_bitmap,
+    to_bitmap,
+)
 from trimtab.core.wire.secrets import proof
 
 SECRET = b"s" * 32
@@ -124,3 +134,42 @@ def test_bitmaps_and_routing_keep_their_meaning():
     assert from_bitmap(to_bitmap([0, 5, 511])) == [0, 5, 511]
     assert len(to_bitmap([])) == 128
     assert Routing().owner == (-1,) * 512
+
+
+def test_a_persons_command_goes_to_the_same_server_with_the_same_secret(address):
+    heard = []
+
+    def answer(request):
+        heard.append(request)
+        return JobAnswer(request.job_id, status={"phase": "training", "loss": None, "pods": [{"name": "ps-0"}]})
+
+    server = serve_controller(address, SECRET, lambda request: WorkerOrders(1), answer)
+    stub, stranger, worker = JobStub(address, SECRET), JobStub(address, b"x" * 32), ControllerStub(address, SECRET)
+    try:
+        command = JobCommand("job", "stop", now=True)
+        found = stub.command(command, 5.0)
+        assert heard == [command] and found.status["pods"] == [{"name": "ps-0"}]
+        with pytest.raises(Refused, match="wrong secret"):
+            stranger.command(command, 5.0)
+        with pytest.raises(WireError, match="JobCommand"):
+            stub.command(JobCommand("job", "delete everything"), 5.0)
+        assert worker.worker_sync(WorkerSync("job", 1, "w0", "p"), 5.0).term == 1
+        assert heard == [command]
+    finally:
+        for one in (stub, stranger, worker):
+            one.close()
+        server.close()
+
+
+def test_a_proof_of_one_call_is_none_of_another(address):
+    """What a worker was heard to say can't be sent again as a person's command."""
+    heard = []
+    server = serve_controller(address, SECRET, lambda request: WorkerOrders(1), heard.append)
+    body, spoken = to_json(JobCommand("job", "stop")), "/trimtab.Controller/WorkerSync"
+    metadata = (("x-trimtab-protocol", str(PROTOCOL)), ("x-trimtab-proof", proof(SECRET, spoken.encode(), body).hex()))
+    try:
+        with grpc.insecure_channel(f"unix:{address}") as channel, pytest.raises(grpc.RpcError) as refused:
+            channel.unary_unary("/trimtab.Controller/JobCommand")(body, timeout=5.0, metadata=metadata)
+        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED and heard == []
+    finally:
+        server.close()

@@ -36,7 +36,8 @@ class Asking:
 
     def ask(self, pod: str, program: str, log_path: str = "", door: str = "") -> bool:
         log_path = log_path or str(self.folder / f"{pod}.log")
-        return self.channel.ask(ForkRequest(pod, f"python -m module {pod}", [program, "more"], log_path, door))
+        doors = [door] if door else []
+        return self.channel.ask(ForkRequest(pod, f"python -m module {pod}", [program, "more"], log_path, doors))
 
     def until(self, done: Callable[[], bool], seconds: float = 20.0) -> None:
         end, never = time.monotonic() + seconds, threading.Event()

@@ -57,12 +57,12 @@ def test_configs_have_their_keys():
         "job_id", "pod", "term", "secret_file", "control_address", "data_address", "model", "seed", "batches",
         "memory_bytes", "orphan_grace_seconds", "controller_address", "snapshots",
         "snapshot_seconds", "snapshot_bytes", "snapshot_deadline_seconds", "snapshot_share",
-        "protocol",
+        "log", "protocol",
     ]  # fmt: skip
     worker = json.loads(to_json(WorkerConfig("job", "worker-0", 1, "s", "c", "spec", "m", "d", "", 1, 1.0)))
     assert list(worker) == [
         "job_id", "pod", "term", "secret_file", "controller_address", "spec", "model", "dataset", "validation_dataset",
-        "threads", "orphan_grace_seconds", "protocol",
+        "threads", "orphan_grace_seconds", "log", "protocol",
     ]  # fmt: skip
     assert ps["protocol"] == worker["protocol"] == PROTOCOL == 4
 
