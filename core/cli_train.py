@@ -1,7 +1,7 @@
 """`trimtab train`: from options to a `JobSpec`, from a `JobResult` to a table or JSON, and an orderly end on Ctrl-C.
 
-While the job trains, a signal sets the stop event and the controller winds down its processes; before that it
-interrupts at once, because nothing runs yet that would have to be ended in order.
+While the job trains, a signal sets the stop event: the controller writes a last checkpoint and winds down its
+processes. Before that it interrupts at once, because nothing runs yet that would have to be ended in order.
 """
 
 from __future__ import annotations

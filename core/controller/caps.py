@@ -28,8 +28,11 @@ def caps_changed(draft: Draft, limits: Limits) -> None:
     before = state.settings.limits
     if limits == before:
         return
-    draft.state = replace(state, settings=replace(state.settings, limits=limits))
-    why = OTHERS_WAIT if _falls(before, limits) else ROOM_IS_FREE
+    fell = _falls(before, limits)
+    draft.state = replace(
+        state, settings=replace(state.settings, limits=limits), caps_fell=state.caps_fell or fell
+    )
+    why = OTHERS_WAIT if fell else ROOM_IS_FREE
     text = f"the job's pods may use {_room_words(limits)} now, instead of {_room_words(before)}: {why}"
     draft.note("caps", text, cpu=limits.cpu, memory_bytes=limits.memory_bytes)
 
@@ -43,7 +46,9 @@ def keep_caps(draft: Draft, least_ps: Callable[[], int]) -> None:
     """
     state = draft.state
     limits, plan, wish = state.settings.limits, state.document.plan, state.wish
-    if state.settings.mode is not Mode.AUTO or state.phase is not Phase.TRAINING or state.committing:
+    if not state.caps_fell or state.settings.mode is not Mode.AUTO:
+        return
+    if state.phase is not Phase.TRAINING or state.committing:
         return
     if wish is not None and not within(wish.plan, limits):
         found = smaller(wish.plan, limits, least_ps())

@@ -64,7 +64,7 @@ def decided(draft: Draft, answer: Decided) -> None:
         return  # a pod was given memory meanwhile; the next question knows it
     if decision.plan == plan:
         _hold(draft, decision)
-    elif not within(decision.plan, state.settings.limits):
+    elif state.caps_fell and not within(decision.plan, state.settings.limits):
         return  # the caps have fallen since it was asked for
     elif state.settings.mode is Mode.ADVISE:
         _advise(draft, replace(decision, advised=True))

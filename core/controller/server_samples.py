@@ -1,8 +1,8 @@
 """Windows in which all parameter servers are measured together, from what they and the workers report.
 
 A window is begun and ended by the reports of that moment, each with its own time, so that it does not matter when a
-server speaks. A change of routing, plan, cores or processes voids all windows; while one of them writes copies, which
-takes its cores, only the window under way is lost, for a busy job does that every few seconds.
+server speaks. A change of routing, plan, cores or processes voids all windows. While one writes copies, which takes its
+cores, a window says nothing about that one; a busy job does it every few seconds, so the others are not lost with it.
 """
 
 from __future__ import annotations
@@ -36,20 +36,23 @@ def sampled(state: State, now: float) -> ServerWatch:
     basis = _basis(state, servers)
     if basis != watch.basis:
         return replace(watch, basis=basis, since=now, marks=None, windows=(), calm=())
-    copying = state.round is not None or any(pod.report is not None and pod.report.copying for pod in servers)
-    if copying or now - watch.since < rules.settle_seconds:
-        return replace(watch, marks=None)
+    if now - watch.since < rules.settle_seconds:
+        return watch
+    copying = frozenset(pod.slot[1] for pod in servers if pod.report is not None and pod.report.copying)
     marks = watch.marks
     if marks is None or now - marks.at > max(_LONGEST_SECONDS, 2 * rules.sample_seconds):
-        return replace(watch, marks=_marks(state, servers, now))
+        return replace(watch, marks=replace(_marks(state, servers, now), copying=copying))
+    if not copying <= marks.copying:
+        marks = replace(marks, copying=marks.copying | copying)
+        watch = replace(watch, marks=marks)
     present = _marks(state, servers, now)
     shortest = min(present.servers[name].at - one.at for name, one in marks.servers.items())
     if min(shortest, now - marks.at) < rules.sample_seconds or present.batches - marks.batches < rules.batches:
         return watch
     window = _window(state, servers, marks, present)
     windows = (*(one for one in watch.windows if now - one.at <= rules.fresh_seconds), window)
-    calm = watch.calm if len(watch.calm) >= rules.samples else (*watch.calm, window)
-    return replace(watch, marks=present, windows=windows, calm=calm)
+    calm = watch.calm if window.copying or len(watch.calm) >= rules.samples else (*watch.calm, window)
+    return replace(watch, marks=replace(present, copying=copying), windows=windows, calm=calm)
 
 
 def _servers(state: State) -> list[Pod] | None:
@@ -93,7 +96,7 @@ def _window(state: State, servers: list[Pod], then: Marks, here: Marks) -> Windo
             heaviest.get(place, 0.0), state.balance.capacity.get(place, 1.0),
         )  # fmt: skip
     workers = sum(pod.worked for pod in state.workers())
-    return Window(here.at, workers * seconds / batches, found)
+    return Window(here.at, workers * seconds / batches, found, then.copying)
 
 
 def loads_of(state: State) -> tuple[Mapping[int, float], Mapping[int, float]]:

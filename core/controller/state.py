@@ -297,6 +297,7 @@ class State:
             them. moving: some should move. staged_at: since when all of these are prepared.
         plans: every plan in force so far. decisions: all of them. observations: settled windows.
         wish: a decision that is to be committed. considering: a question is being answered.
+        caps_fell: the caps are not those that the job began with, and have been lower than before.
         switch: the last change, until it is measured.
         settled_at: since when everything runs as planned. marks: of the running window, by pod.
         growth: samples of the tables' growth. idle: seconds since the job's start in which no controller ran it.
@@ -352,6 +353,7 @@ class State:
     observations: tuple[Observation, ...] = ()
     wish: Decision | None = None
     considering: bool = False
+    caps_fell: bool = False
     switch: Switch | None = None
     settled_at: float | None = None
     marks: Mapping[str, Mark] = field(default_factory=dict)

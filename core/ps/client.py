@@ -87,7 +87,7 @@ class PsClient:
         self._lines.close()
 
     def take_waits(self) -> dict[str, float]:
-        """Seconds in which answers were waited for since the last call, by server process; for the one thread."""
+        """Seconds that messages and answers took since the last call, by server process; for the one thread."""
         taken, self._lines.waited = self._lines.waited, {}
         return taken
 

@@ -32,7 +32,7 @@ class Lines:
     def __init__(self, secret: bytes, job_id: str, process: str, timeout_seconds: float) -> None:
         """`process` is this worker's; a server that says nothing for `timeout_seconds` is given up."""
         self._secret, self._job_id, self._process, self._timeout = secret, job_id, process, timeout_seconds
-        self.waited: dict[str, float] = {}  # seconds in which answers were waited for, by server process
+        self.waited: dict[str, float] = {}  # seconds that sending and receiving took, by server process
         self._connections: dict[str, DataConnection] = {}
         self._cleaned = 0
 
@@ -91,11 +91,14 @@ class Lines:
                 f"batch {header.push_number} sends {size} bytes to one parameter server, more than "
                 f"{frames.MAX_BODY_BYTES}: use smaller batches or more parameter servers"
             )
+        began = time.perf_counter()
         try:
             connection.send(replace(header, body_bytes=size), sections)
         except OSError as error:
             self.lost(view, server, error)
             return False
+        finally:
+            self._took(view, server, began)
         return True
 
     def receive(
@@ -106,8 +109,9 @@ class Lines:
         Raises:
             JobFailed: the server says that it can't do what it should.
         """
+        began = time.perf_counter()
         try:
-            reply = self._awaited(connection, view, server)
+            reply = connection.receive_header()
             if frames.FAILED in (reply.push_status, reply.pull_status):
                 text = connection.discard(min(reply.body_bytes, _MOST_ERROR_BYTES))
                 raise JobFailed(text.decode(errors="replace"))
@@ -121,6 +125,8 @@ class Lines:
         except (OSError, WireError) as error:
             self.lost(view, server, error)
             return None
+        finally:
+            self._took(view, server, began)
 
     def ask(
         self, connection: DataConnection, view: RoutingView, server: int, header: RequestHeader, body: bytes, most: int
@@ -129,7 +135,7 @@ class Lines:
         if not self.send(connection, view, server, header, [([body], False)]):
             return None
         try:
-            reply = self._awaited(connection, view, server)
+            reply = connection.receive_header()
             if reply.pull_status != frames.OK or reply.body_bytes > most:
                 raise WireError(f"answer of status {reply.pull_status} and {reply.body_bytes} bytes to a question")
             return connection.discard(reply.body_bytes)
@@ -137,13 +143,10 @@ class Lines:
             self.lost(view, server, error)
             return None
 
-    def _awaited(self, connection: DataConnection, view: RoutingView, server: int) -> ReplyHeader:
-        """The next reply's header; how long it was waited for is kept, so that who makes all wait is found."""
-        process, began = view.routing.processes[server], time.perf_counter()
-        try:
-            return connection.receive_header()
-        finally:
-            self.waited[process] = self.waited.get(process, 0.0) + time.perf_counter() - began
+    def _took(self, view: RoutingView, server: int, began: float) -> None:
+        """Keep how long a server made this worker wait: one that is late neither takes a message in nor answers."""
+        process = view.routing.processes[server]
+        self.waited[process] = self.waited.get(process, 0.0) + time.perf_counter() - began
 
     def lost(self, view: RoutingView, server: int, error: Exception) -> None:
         """Give the line to one server up."""

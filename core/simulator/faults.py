@@ -199,7 +199,7 @@ def _clock_step(world: JobWorld, words: Words) -> None:
 def _change(world: JobWorld, words: Words) -> None:
     _decide(world, lambda plan: Plan(
         replace(plan.ps, replicas=words["ps"]), replace(plan.worker, replicas=words["workers"]),
-    ), MOST_TRIES)  # fmt: skip
+    ), MOST_TRIES, whole=words["whole"])  # fmt: skip
 
 
 def _cores(world: JobWorld, words: Words) -> None:
@@ -209,18 +209,19 @@ def _cores(world: JobWorld, words: Words) -> None:
     )  # fmt: skip
 
 
-def _decide(world: JobWorld, other: Callable[[Plan], Plan], tries: int) -> None:
+def _decide(world: JobWorld, other: Callable[[Plan], Plan], tries: int, *, whole: bool = False) -> None:
     """Decide as an optimizer might, as soon as a decision can be taken, and within the caps."""
     life = world.life
     if life is None or life.state.phase is not Phase.TRAINING or life.state.wish is not None:
         if tries:
             world.disturb(TRY_AGAIN_SECONDS)
-            world.loop.after(TRY_AGAIN_SECONDS, lambda: _decide(world, other, tries - 1))
+            world.loop.after(TRY_AGAIN_SECONDS, lambda: _decide(world, other, tries - 1, whole=whole))
         return
     present = life.state.document.plan
     plan = other(present)
-    if plan.cpu > world.schedule.cpu:
-        share = math.floor(world.schedule.cpu / plan.cpu * 1000) / 1000
+    cap = life.state.settings.limits.cpu or 0.0
+    if plan.cpu > cap or whole:
+        share = math.floor(cap / plan.cpu * 1000) / 1000
         plan = Plan(replace(plan.ps, cpu=plan.ps.cpu * share), replace(plan.worker, cpu=plan.worker.cpu * share))
     if plan != present and within(plan, life.state.settings.limits):
         now = life.state.seconds(world.loop.clock.now())

@@ -131,6 +131,7 @@ class Promises:
         elif isinstance(action, CommitDocument):
             self._say("one swap at a time", not self._swapping, "another one is on its way")
             self._swapping = True
+            self._from_owners(state, action)
         elif isinstance(action, SendPs):
             fine = action.sync.sequence > self._sequence and action.sync.term == state.document.term
             self._say("requests are numbered", fine, f"{action.sync.sequence} after {self._sequence}")
@@ -212,6 +213,17 @@ class Promises:
             same = routing.owner[vshard] == old.owner[vshard] and _process(routing, vshard) == _process(old, vshard)
             self._say("a new owner has a new tenure", since > before or (since == before and same),
                       f"vshard {vshard}: since {before}, then {since}")  # fmt: skip
+
+    def _from_owners(self, state: State, action: CommitDocument) -> None:
+        """A copy enters the manifest only if its writer owns its vshard under the tenure in which it was written."""
+        if action.manifest is None:
+            return
+        routing = state.document.routing
+        for old, new in zip(state.manifest.entries, action.manifest.entries, strict=True):
+            if new.file != old.file:
+                writer, owner = new.file.rsplit("-", 1)[0], _process(routing, new.vshard)
+                fine = writer == owner and new.since == routing.since[new.vshard]
+                self._say("copies come from owners", fine, f"vshard {new.vshard} of {new.file}, owned by {owner}")
 
     def _new_manifest(self, manifest: Manifest) -> None:
         """It says what its files hold, and nothing that was closed is lost with it."""

@@ -167,7 +167,8 @@ def _words(chance: random.Random, kind: str, job: Schedule) -> dict[str, Any]:
     if kind == "oom":
         return {**who, "times": chance.choice((1, 1, 2, 9))}
     if kind == "change":
-        return {"ps": chance.randint(1, MOST_PS), "workers": chance.randint(1, MOST_WORKERS)}
+        whole = chance.random() < 0.5  # all that the caps allow
+        return {"ps": chance.randint(1, MOST_PS), "workers": chance.randint(1, MOST_WORKERS), "whole": whole}
     if kind == "cores":
         return {"ps": chance.choice((0.15, 0.25, 0.4)), "worker": chance.choice((0.3, 0.5, 0.7))}
     if kind == "caps":

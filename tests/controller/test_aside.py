@@ -38,7 +38,7 @@ def test_a_work_that_fails_costs_only_itself() -> None:
 
 
 def test_what_hangs_is_not_waited_for_for_ever_and_its_thread_ends_with_it() -> None:
-    gate, begun, done = threading.Event(), threading.Event(), []
+    gate, begun, done, others = threading.Event(), threading.Event(), [], set(threading.enumerate())
     clock = ManualClock()
     aside = Aside(clock)
     aside.do("a", lambda: (begun.set(), gate.wait(60.0)))
@@ -47,7 +47,7 @@ def test_what_hangs_is_not_waited_for_for_ever_and_its_thread_ends_with_it() -> 
     assert not aside.close(5.0)
     assert clock.now() == 5.0
     gate.set()
-    threads = [one for one in threading.enumerate() if one.name == "aside"]
+    threads = set(threading.enumerate()) - others
     for one in threads:
         one.join(60.0)
     assert not any(one.is_alive() for one in threads)

@@ -13,6 +13,7 @@ from typing import Any
 
 from trimtab.core.controller import (
     closing,
+    doubled,
     ledger,
     lending,
     moving,
@@ -21,6 +22,8 @@ from trimtab.core.controller import (
     serving,
     shares,
     state,
+    step,
+    straggling,
     successors,
 )
 from trimtab.core.domain.intervals import EMPTY, IntervalSet
@@ -134,10 +137,26 @@ def swaps_two_at_once(patch: Any) -> None:
         patch.setattr(room, "commit", commit)
 
 
+def keeps_what_it_had(patch: Any) -> None:
+    """Caps that fall are not heard of."""
+    patch.setattr(step, "caps_changed", lambda draft, limits: None)
+
+
+def lends_to_everybody_at_the_end(patch: Any) -> None:
+    """Near the end a number goes to a third worker, and a fourth."""
+    patch.setattr(doubled, "_twice", lambda holds: EMPTY)
+
+
+def judges_by_old_samples(patch: Any) -> None:
+    """Who is slow is told from what was sampled before the last change."""
+    patch.setattr(straggling, "cleared", dict)
+
+
 MUTATIONS = (
     lends_what_others_have, believes_reports_at_the_end, takes_any_copy, forgets_who_leaves, uses_a_name_again,
     keeps_the_tenure, has_room_for_all, lends_while_it_stops, leaves_loans_with_the_dead, measures_what_has_changed,
-    deletes_what_is_in_force, swaps_two_at_once,
+    deletes_what_is_in_force, swaps_two_at_once, keeps_what_it_had, lends_to_everybody_at_the_end,
+    judges_by_old_samples,
 )  # fmt: skip
 
 

@@ -97,11 +97,17 @@ class ServerLook:
 
 @dataclass(frozen=True)
 class Window:
-    """All parameter servers over the same seconds, by place. `step`: seconds of one worker for one batch."""
+    """All parameter servers over the same seconds, by place.
+
+    Attributes:
+        at: its end. step: seconds of one worker for one batch.
+        copying: places that wrote copies meanwhile, which takes their cores: it says nothing about these.
+    """
 
     at: float
     step: float
     servers: Mapping[int, ServerLook]
+    copying: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -115,12 +121,16 @@ class ServerMark:
 
 @dataclass(frozen=True)
 class Marks:
-    """The beginning of a window: of each parameter server, and what workers had waited for it and done, in all."""
+    """The beginning of a window: of each parameter server, and what workers had waited for it and done, in all.
+
+    `copying`: places that have written copies since.
+    """
 
     at: float
     servers: Mapping[str, ServerMark]
     waits: Mapping[str, float]
     batches: int
+    copying: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -200,28 +210,29 @@ class HotServer:
 
 
 def find_hot(windows: Sequence[Window], calm: Sequence[Window], rules: HotRules) -> HotServer | None:
-    """The place that is hot in each of the last windows, with its cause from all of them; None for none.
+    """The place that is hot by the median of the last windows and nearly so in each, with its cause; None for none.
 
     Args:
         windows: since the last change, oldest first. calm: the first ones, for a single server.
         rules: when one is hot.
     """
-    last = windows[-rules.samples :]
-    if len(last) < rules.samples:
+    recent = windows[-rules.samples :]
+    if len(recent) < rules.samples:
         return None
-    hottest = {max(one.servers, key=lambda place: (one.servers[place].waited, -place)) for one in last}
-    if len(hottest) > 1:
-        return None
-    (place,) = hottest
-    if not all(_late(one, place, calm, rules.ratio, rules.worth) for one in last):
+    waited = {place: median(one.servers[place].waited for one in recent) for place in recent[-1].servers}
+    place = max(waited, key=lambda place: (waited[place], -place))
+    last = _of(windows, place, rules)
+    if len(last) < rules.samples or not all(_late(one, place, calm, rules.cool, rules.worth / 2) for one in last):
         return None
     found = _judged(last, place, calm, rules)
+    if found.waited < rules.ratio * found.usual or found.excess < rules.worth * found.step:
+        return None
     return None if found.alone and found.cause is not Cause.HOST else found
 
 
 def cooled(windows: Sequence[Window], calm: Sequence[Window], place: int, rules: HotRules) -> bool:
     """Whether a place that was hot is so no more, in each of the last windows."""
-    last = windows[-rules.samples :]
+    last = _of(windows, place, rules)
     if len(last) < rules.samples:
         return False
     return not any(place in one.servers and _late(one, place, calm, rules.cool, rules.worth / 2) for one in last)
@@ -236,7 +247,7 @@ def saturated(windows: Sequence[Window], rules: HotRules) -> float | None:
     if len(last) < rules.samples:
         return None
     for one in last:
-        if any(look.use < rules.full for look in one.servers.values()):
+        if one.copying or any(look.use < rules.full for look in one.servers.values()):
             return None
         if sum(look.waited for look in one.servers.values()) < one.step / 2:
             return None
@@ -261,6 +272,11 @@ def why(hot: HotServer) -> str:
         Cause.HOST: f"it works at {hot.speed:.2f} of {whose} and gets {hot.use:.0%} of its cores",
     }
     return f"{late}: {reasons[hot.cause]}"
+
+
+def _of(windows: Sequence[Window], place: int, rules: HotRules) -> Sequence[Window]:
+    """The last windows that say something about a place."""
+    return [one for one in windows if place not in one.copying][-rules.samples :]
 
 
 def _judged(last: Sequence[Window], place: int, calm: Sequence[Window], rules: HotRules) -> HotServer:
