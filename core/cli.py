@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -307,7 +308,8 @@ def _give_up(state: str, message: str, as_json: bool, code: int, outcome: dict[s
     elif as_json:
         _print_failure(state, _one_line(message))
     job_dir = outcome.get("job_dir") if outcome is not None else None
-    record = f"; its record is in {job_dir}, and `trimtab resume {job_dir}` goes on" if job_dir else ""
+    resume = f"trimtab resume {shlex.quote(str(job_dir))}"
+    record = f"; its record is in {job_dir}, and `{resume}` goes on" if job_dir else ""
     say(f"trimtab: {_one_line(message)}{record}", err=True)
     return code
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,6 +29,7 @@ PLAIN_LINE_SECONDS = 5.0
 # Phases whose message is shown once and stays: which column was taken for what, where figures are served.
 KEPT = ("columns", "figures")
 _BAR_CELLS = 28
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line's end
 _UNKNOWN = "–"
 
 
@@ -85,13 +87,18 @@ def _to_nowhere(stream: TextIO | None) -> None:
 def say(text: str, *, err: bool = False) -> bool:
     """One message on stdout or stderr; false, and nothing else happens, when its reader has gone."""
     try:
-        click.echo(text, err=err)
+        click.echo(harmless(text) if Stream(sys.stderr if err else sys.stdout).isatty() else text, err=err)
     except UnicodeError:
         raise
     except (OSError, ValueError):
         _to_nowhere(sys.stderr if err else sys.stdout)
         return False
     return True
+
+
+def harmless(text: str) -> str:
+    """The text as a terminal may have it: what others wrote (logs, events, names) moves no cursor and sets no title."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 class Line:
@@ -134,7 +141,7 @@ class Line:
         if self._live is not None:
             from rich.text import Text
 
-            self._live.update(Text(text if share is None else f"{bar(share)} {text}"))
+            self._live.update(Text(harmless(text if share is None else f"{bar(share)} {text}")))
             return
         if text != self._last_text and (now or self._clock.now() - self._last_time >= PLAIN_LINE_SECONDS):
             shown = text if share is None or "batches" in text else f"{text}: {share:.0%}"
@@ -148,7 +155,7 @@ class Line:
         if self._live is not None:
             from rich.text import Text
 
-            self._live.console.print(Text(text))
+            self._live.console.print(Text(harmless(text)))
             return
         self._stream.write(text + "\n")
         self._stream.flush()

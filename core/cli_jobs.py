@@ -101,7 +101,8 @@ def jobs(context: click.Context, as_json: bool) -> int:
 @click.option("--older-than", required=True, metavar="TIME", help="Only jobs that ended so long ago, such as 30d.")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print what went as one JSON object on stdout.")
-def prune(older_than: str, dry_run: bool, as_json: bool) -> int:
+@click.pass_context
+def prune(context: click.Context, older_than: str, dry_run: bool, as_json: bool) -> int:
     """Remove the directories of jobs under TRIMTAB_HOME that ended long ago, with their checkpoints. Asks nothing.
 
     A job that runs stays, and so does one whose record no store has yet, or whose checkpoint another job needs. Jobs
@@ -109,7 +110,8 @@ def prune(older_than: str, dry_run: bool, as_json: bool) -> int:
     """
     from trimtab.core import cli_list
 
-    return cli_list.prune(older_than, dry_run=dry_run, as_json=as_json)
+    above = context.parent.params.get("as_json", False) if context.parent is not None else False
+    return cli_list.prune(older_than, dry_run=dry_run, as_json=as_json or above)
 
 
 COMMANDS = (status, logs, events, stop, checkpoint, jobs)

@@ -47,12 +47,11 @@ def jobs(*, as_json: bool, clock: Clock | None = None) -> int:
 
 def stand(folder: Path, clock: Clock) -> list[Status]:
     """How each job in the folder stands, the last one first; those that run are asked all at once."""
-    from trimtab.core.controller.pruning import PRUNED
+    from trimtab.core.controller.pruning import folders_of
     from trimtab.core.controller.reaching import JobLine, NoAnswer, waiting_jobs
     from trimtab.core.controller.status_files import left_of, status_of_files
 
-    places = sorted(folder.iterdir(), reverse=True) if folder.is_dir() else []
-    places = [path for path in places if path.is_dir() and not path.name.startswith(PRUNED)]
+    places = sorted(folders_of(folder.parent), reverse=True)
     waiting, live = waiting_jobs(clock), dict[Path, Status]()
 
     def ask(path: Path) -> None:

@@ -124,6 +124,8 @@ def _show(
             running = still_runs(job_dir)
             found = list(read(final=not running))
     except KeyboardInterrupt:
+        if whole is not None and not follow:
+            raise  # one object is owed all the same
         return INTERRUPTED
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trimtab.core.cli_display import Line, Stream, bar, say
+from trimtab.core.cli_display import Line, Stream, bar, harmless, say
 from trimtab.core.cli_ps import columns
 from trimtab.core.clock import Clock, SystemClock
 
@@ -59,11 +59,11 @@ def _watch(look: Any, clock: Clock, *, as_json: bool) -> int:
         from rich.live import Live
         from rich.text import Text
 
-        with Live(Text(text_of(told, clock.wall())), auto_refresh=False, transient=True) as live:
+        with Live(Text(harmless(text_of(told, clock.wall()))), auto_refresh=False, transient=True) as live:
             while lives(told):
                 clock.wait(never, WATCH_SECONDS)
                 told = look()
-                live.update(Text(text_of(told, clock.wall())), refresh=True)
+                live.update(Text(harmless(text_of(told, clock.wall()))), refresh=True)
         say(text_of(told, clock.wall()))
         return 0
     last = ""

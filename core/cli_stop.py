@@ -42,8 +42,8 @@ def stop(name: str, *, now: bool, as_json: bool, clock: Clock | None = None) -> 
     """
     from trimtab.core.controller.places import find_job
     from trimtab.core.controller.reaching import JobLine, NoAnswer
-    from trimtab.core.controller.status import DIED, ENDED, PREPARING, SILENT
-    from trimtab.core.controller.status_files import OVER
+    from trimtab.core.controller.status import DIED, ENDED, PREPARING
+    from trimtab.core.controller.status_files import OVER, left_of, status_of_files
 
     job_dir, clock = find_job(name).path, clock if clock is not None else SystemClock()
     with JobLine(job_dir) as line:
@@ -57,9 +57,9 @@ def stop(name: str, *, now: bool, as_json: bool, clock: Clock | None = None) -> 
                 raise JobFailed(f"{error}; process {controller.pid} prepares it and cannot be signalled") from error
             if error.word not in (PREPARING, OVER):
                 raise
-            if error.word == SILENT:
-                raise
         if not _waited(line, job_dir, controller, clock):
+            if as_json:
+                say(json.dumps(status_of_files(left_of(job_dir), clock.wall()), allow_nan=False))
             say("trimtab: not waiting any more; the job goes on stopping", err=True)
             return INTERRUPTED
     return _told(job_dir, clock, as_json=as_json)
@@ -86,6 +86,8 @@ def checkpoint(name: str, *, as_json: bool, clock: Clock | None = None) -> int:
         try:
             told = _committed(line, answer.status, clock)
         except KeyboardInterrupt:
+            if as_json:
+                say(json.dumps(answer.status, allow_nan=False))
             say("trimtab: not waiting any more; the checkpoint is written all the same", err=True)
             return INTERRUPTED
     saved = told["checkpoint"]

@@ -17,6 +17,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -108,6 +109,9 @@ class PodGroups:
         order = partial(tree.set, pod, memory_settings(tree.version, wanted, rising=rising))
         if self._try(tree, order, ("memory",)):
             self._limits[pod] = wanted
+        elif present is not None and not rising:  # half of it may stand, and a later order for `present` would be none
+            with suppress(OSError):
+                tree.set(pod, memory_settings(tree.version, present, rising=True))
 
     def caps(self, cpu: float | None, memory_bytes: int | None) -> None:
         """Change the limits of the job's own groups; a limit of memory falls as far as what is used allows."""

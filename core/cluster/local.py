@@ -247,6 +247,8 @@ class LocalCluster:
         self._take_forks(now)
         look = now - self._looked_at >= _LOOK_SECONDS
         self._looked_at = now if look else self._looked_at
+        if look and self._opened is not None:  # a cap that could not fall at once, for what was used, may by now
+            self._opened.caps(self._cap_cpu, self._cap_memory)
         for pod in self._pods.values():
             if pod.process is None or pod.ended:
                 continue

@@ -189,7 +189,7 @@ class Capacity:
             mine = [section for section in sections if self._is_mine(section)]
             others = tuple(section for section in sections if section["host"] != self._host and self._is_fresh(section))
             return _Page(_book(mine[0]) if mine else None, others)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             log.warning("%s is damaged and is begun anew: %s", self.path, error)
             return _Page(lost=True, damaged=True)
 
@@ -252,6 +252,6 @@ def _room_of(told: dict[str, Any]) -> Room:
 
 
 def _above_0(value: Any) -> float:
-    if not float(value) > 0:
+    if not 0 < float(value) < math.inf:
         raise ValueError(f"weight {value}")
     return float(value)

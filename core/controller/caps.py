@@ -46,6 +46,8 @@ def keep_caps(draft: Draft, least_ps: Callable[[], int]) -> None:
     """
     state = draft.state
     limits, plan, wish = state.settings.limits, state.document.plan, state.wish
+    if limits.memory_bytes is not None:  # what single places have beyond the plan is used as well
+        limits = replace(limits, memory_bytes=limits.memory_bytes - raised_memory(state))
     if not state.caps_fell or state.settings.mode is not Mode.AUTO:
         return
     if state.phase is not Phase.TRAINING or state.committing:
@@ -62,7 +64,8 @@ def keep_caps(draft: Draft, least_ps: Callable[[], int]) -> None:
     cut = smaller(plan, limits, least_ps())
     if cut is None:  # nobody who asks how little the job can do with comes here
         return
-    reason = f"Another job of this machine waits for room: this one's pods may use {_room_words(limits)} now"
+    room = _room_words(state.settings.limits)
+    reason = f"Another job of this machine waits for room: this one's pods may use {room} now"
     draft.state = replace(
         state,
         wish=Decision(

@@ -18,7 +18,7 @@ from trimtab.core.controller.observing import observe
 from trimtab.core.controller.serving import commit
 from trimtab.core.controller.shares import fits_beyond, memory_beyond, memory_free
 from trimtab.core.controller.state import Draft, Phase, State, Switch
-from trimtab.core.controller.successors import fit_places
+from trimtab.core.controller.successors import fit_places, take_back
 from trimtab.core.domain.job import Mode, PlanChange
 from trimtab.core.domain.plan import Limits, Plan, within
 from trimtab.core.domain.records import Decision, Observation, seconds_without
@@ -134,6 +134,10 @@ def _give_up_growth(draft: Draft) -> None:
     plan = state.document.plan
     errors = [pod.report.move_error for pod in state.servers() if pod.report is not None and pod.report.move_error]
     if not errors or state.wish is not None or not state.moving:
+        return
+    if any(role == "ps" for role, _ in state.retired):  # not the plan's fault, and fewer would have less room still
+        if take_back(draft, "ps"):
+            draft.note("successor_failed", f"the one that it came for stays: the move can't be made: {errors[0]}", role="ps")
         return
     before = next((one.plan for one in reversed(state.plans) if one.plan.ps.replicas != plan.ps.replicas), None)
     if before is None:

@@ -109,9 +109,12 @@ def catch_up(draft: Draft, late: Late) -> None:
         )
         for name, pod in state.pods.items()
     }  # fmt: skip
+    coming = {
+        key: replace(one, began_at=min(now, one.began_at + late.seconds)) for key, one in state.successions.items()
+    }
     running, stop = state.round, state.stop
     draft.state = replace(
-        state, pods=pods, unserved_at=later(state.unserved_at), loading_at=later(state.loading_at),
+        state, pods=pods, successions=coming, unserved_at=later(state.unserved_at), loading_at=later(state.loading_at),
         committing_since=later(state.committing_since),
         round=None if running is None else replace(running, began_at=min(now, running.began_at + late.seconds)),
         stop=None if stop is None else replace(stop, unserved_at=later(stop.unserved_at)),

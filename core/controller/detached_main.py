@@ -23,7 +23,7 @@ from trimtab.core.clock import Clock, SystemClock
 from trimtab.core.controller.detached import LOG, Request, as_news
 from trimtab.core.controller.progress import Milestones, Progress
 from trimtab.core.controller.result import no_result
-from trimtab.core.controller.status_files import RESULT
+from trimtab.core.controller.status_files import RESULT, STATE
 from trimtab.core.domain.job import JobState
 from trimtab.core.errors import BadInput, Interrupted, TrimtabError
 from trimtab.core.wire.encode import from_json
@@ -177,7 +177,12 @@ class Handover:
 
 
 def _leave_word(job_dir: Path, why: str) -> None:
-    """Say in a job's directory, which was cleared when the job could not begin, why it could not."""
+    """Say in a job's directory, which was cleared when the job could not begin, why it could not.
+
+    One that could not go on has its directory still, with the result of the time before, and that stays.
+    """
+    if (job_dir / STATE).exists():
+        return
     with suppress(OSError):
         (job_dir / "logs").mkdir(parents=True, exist_ok=True)
         told = no_result(JobState.FAILED, why)

@@ -102,7 +102,7 @@ def _forget_gone(draft: Draft) -> None:
     there = frozenset(state.pods) if state.phase in (Phase.STARTING, Phase.TRAINING) else frozenset()
     places = {_name(state.pods[name]) for name in there}
     for kind, subject in tuple(state.findings):
-        if kind == FINDING and subject not in places:
+        if kind == FINDING and subject not in places and (kind, subject) not in state.degraded:
             say(draft, FINDING, subject, "")
     if not there >= {*watch.uses, *watch.full_since, *watch.raised_at}:
         _put(draft, replace(

@@ -18,6 +18,7 @@ from trimtab.core.domain.values import replace
 from trimtab.core.wire.messages import DropOrder, Origin, PrepareOrder, Routing, ServeOrder
 
 LITTLE_ROWS = 30_000  # left to send after a refresh: some five megabytes, sent and applied in a few steps' time
+STILL_LESS = 0.8  # of the refresh before: it pays to wait for another one
 
 
 @dataclass(frozen=True)
@@ -60,18 +61,24 @@ def prepare_orders(state: State) -> Mapping[str, tuple[PrepareOrder, ...]]:
 
 
 def watch_preparation(draft: Draft) -> tuple[Transfer, ...]:
-    """Keep since when everything that should move is prepared; returns what may change hands now."""
+    """Keep since when everything that should move is prepared; returns what may change hands now.
+
+    That is when little is left to send. Much is left where training changes as many rows as a refresh brings: waiting
+    for less would be in vain, so it ends when a refresh brings hardly less than the one before, and anyhow in time.
+    """
     state = draft.state
     wanted = transfers(state)
     rows = [_staged(state, one) for one in wanted]
     staged = bool(wanted) and None not in rows
     at = (draft.now if state.staged_at is None else state.staged_at) if staged else None
-    if (state.moving, state.staged_at) != (bool(wanted), at):
-        draft.state = replace(state, moving=bool(wanted), staged_at=at)
-    if at is None:
+    left = sum(one for one in rows if one is not None) if staged else None
+    if (state.moving, state.staged_at, state.staged_rows) != (bool(wanted), at, left):
+        draft.state = replace(state, moving=bool(wanted), staged_at=at, staged_rows=left)
+    if at is None or left is None:
         return ()
-    left = sum(one for one in rows if one is not None)
-    patient = draft.now - at < state.settings.staged_seconds
+    before = state.staged_rows
+    steady = before is not None and left != before and left > STILL_LESS * before
+    patient = draft.now - at < state.settings.staged_seconds and not steady
     return () if left > LITTLE_ROWS and patient else wanted
 
 

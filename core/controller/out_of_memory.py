@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 
 from trimtab.core.controller.shares import memory_free, memory_of
-from trimtab.core.controller.state import Draft, Slot, State
+from trimtab.core.controller.state import Draft, Phase, Slot, State
 from trimtab.core.domain.quantities import format_memory
 from trimtab.core.domain.records import Finding
 from trimtab.core.optimizer.start import ZYGOTE_MEMORY
@@ -33,7 +33,8 @@ def count_kill(draft: Draft, key: tuple[str, int], name: str) -> str:
     wanted = _whole(had * rules.factor)
     more = max(0, min(wanted - had, memory_free(state))) if slot.active else 0
     size = (had + more) // _MEBI * _MEBI if more >= _MEBI else had
-    over = slot.active and count > rules.most_kills
+    here = count - slot.kills_before
+    over = slot.active and here > rules.most_kills
     killed = replace(slot, out_of_memory=count, killed_at=draft.now)
     if slot.active and slot.lost_since is None:
         killed = replace(killed, lost_since=draft.now)
@@ -42,7 +43,7 @@ def count_kill(draft: Draft, key: tuple[str, int], name: str) -> str:
     draft.put_slot(killed)
     text = f"{name} was killed for want of memory: it had {format_memory(had)}"
     if over:
-        text += f", and this was kill {count} of its place"
+        text += f", and this was kill {here} of its place"
     elif size > had:
         text += f", the next one gets {format_memory(size)}"
     elif slot.active:
@@ -51,7 +52,7 @@ def count_kill(draft: Draft, key: tuple[str, int], name: str) -> str:
     if not over:
         return ""
     remedy = what_would_do(state, wanted - had, f"{format_memory(wanted)} per {_word(slot)}")
-    return f"{name} was killed for want of memory with {format_memory(had)}, kill {count} of its place: {remedy}"
+    return f"{name} was killed for want of memory with {format_memory(had)}, kill {here} of its place: {remedy}"
 
 
 def watch_kills(draft: Draft) -> None:
@@ -59,13 +60,20 @@ def watch_kills(draft: Draft) -> None:
     for key, slot in tuple(draft.state.slots.items()):
         killed_at = slot.killed_at
         if killed_at is None:
+            say(draft, FINDING, _name(slot), "")
             continue
-        if slot.lost_since is not None and any(pod.slot == key and pod.worked for pod in draft.state.pods.values()):
+        if slot.lost_since is not None and (not slot.active or _works(draft.state, key)):
             lost = slot.lost_seconds + draft.now - slot.lost_since
             slot = replace(slot, lost_since=None, lost_seconds=lost)
             draft.put_slot(slot)
         shown = slot.active and draft.now - killed_at < draft.state.settings.memory.told_seconds
         say(draft, FINDING, _name(slot), _told(draft, slot) if shown or slot.lost_since is not None else "")
+
+
+def _works(state: State, key: tuple[str, int]) -> bool:
+    """Whether somebody works at a place; a parameter server gets nothing more done once training is over."""
+    serves = key[0] == "ps" and state.ledger.served and state.phase not in (Phase.STARTING, Phase.TRAINING)
+    return any(pod.slot == key and (pod.worked or serves) for pod in state.pods.values())
 
 
 def say(draft: Draft, kind: str, subject: str, text: str) -> None:

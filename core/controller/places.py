@@ -16,8 +16,10 @@ from __future__ import annotations
 import difflib
 import os
 import secrets
+import shlex
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -130,15 +132,24 @@ def find_job(name: str) -> JobDir:
     if "\0" not in name and name:
         places = [jobs / name] if os.sep not in name and name not in (".", "..") else []
         for place in (*places, Path(name)):
-            if place.is_dir():
+            if _is_folder(place):
                 return JobDir(place.absolute(), made=False)
-    known = sorted((path.name for path in jobs.iterdir() if path.is_dir()), reverse=True) if jobs.is_dir() else []
+    known: list[str] = []
+    with suppress(OSError):
+        known = sorted((path.name for path in jobs.iterdir() if _is_folder(path)), reverse=True)
     begun = [one for one in known if name and one.startswith(name)]
     if len(begun) == 1:
         return JobDir(jobs / begun[0], made=False)
     near = begun[:3] or difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:3]
     hint = f"choose among {', '.join(near)}" if near else "there is none yet"
     raise BadInput("JOB", name, f"no such run or job directory; {hint}")
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether a directory lies there; a name that is too long, or a place that may not be looked at, is none."""
+    with suppress(OSError):
+        return path.is_dir()
+    return False
 
 
 def private_dir() -> Path:
@@ -158,5 +169,5 @@ def private_dir() -> Path:
 
 
 def called(job_dir: Path) -> str:
-    """What to type for the job that lies there: its directory's name where that is enough, else the path."""
-    return job_dir.name if job_dir.absolute().parent == home() / "jobs" else str(job_dir)
+    """What to type in a shell for the job that lies there: its directory's name where that is enough, else the path."""
+    return shlex.quote(job_dir.name if job_dir.absolute().parent == home() / "jobs" else str(job_dir))

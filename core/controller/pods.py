@@ -217,7 +217,7 @@ def _room(draft: Draft, slot: Slot) -> bool:
     beside = predecessor(state, (slot.role, slot.index)) is not None
     if slot.started or not (leaving or beside or memory_beyond(state)):
         return True  # without anything leaving the plan itself was made to fit
-    room = has_room(state, slot.role, slot.memory_bytes)
+    room = has_room(state, slot.role, slot.memory_bytes, slot.tight_bytes)
     if room and pods_room(state, slot.role):
         return True
     if slot.index not in state.waiting.get(slot.role, ()):

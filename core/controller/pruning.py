@@ -19,7 +19,7 @@ from trimtab.core.cluster.leftovers import pods_in
 from trimtab.core.controller.lost import controller_of, locked
 from trimtab.core.controller.status import DIED, ENDED
 from trimtab.core.controller.status_files import Left, controller_word, left_of, status_of_files
-from trimtab.core.errors import TrimtabError
+from trimtab.core.errors import BadInput, TrimtabError
 from trimtab.core.history.outbox import FOLDER
 
 PRUNED = ".pruned-"  # how the name of a directory begins that is being removed
@@ -49,14 +49,32 @@ def old_jobs(home: Path, seconds: float, wall: float) -> list[Old]:
 
     Args:
         home: TRIMTAB_HOME. seconds: how long ago. wall: seconds since 1970.
+
+    Raises:
+        BadInput: the folder of jobs cannot be read.
+    """
+    folders = [path for path in folders_of(home) if not path.is_symlink()]
+    lefts, found = [left_of(path) for path in folders], []
+    for left in lefts:
+        with suppress(FileNotFoundError):  # somebody else has just removed it
+            found.append(_old(left, lefts, home, wall))
+    return sorted((one for one in found if wall - one.ended_at >= seconds), key=lambda one: one.ended_at)
+
+
+def folders_of(home: Path) -> list[Path]:
+    """What lies in the folder of jobs and is not being removed; [] while there is no such folder.
+
+    Raises:
+        BadInput: it cannot be read, which is not the same as that there is no job.
     """
     jobs = home / "jobs"
-    with suppress(OSError):
-        folders = [path for path in jobs.iterdir() if path.is_dir() and not path.is_symlink()]
-        lefts = [left_of(path) for path in folders if not path.name.startswith(PRUNED)]
-        found = [_old(left, lefts, home, wall) for left in lefts]
-        return sorted((one for one in found if wall - one.ended_at >= seconds), key=lambda one: one.ended_at)
-    return []
+    try:
+        return [path for path in jobs.iterdir() if path.is_dir() and not path.name.startswith(PRUNED)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        remedy = f"cannot be read ({error.strerror or error}); see to it, or name another place"
+        raise BadInput("TRIMTAB_HOME", str(jobs), remedy) from error
 
 
 def remove(old: Old) -> str:

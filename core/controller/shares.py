@@ -112,11 +112,11 @@ def _lent_to_starting(state: State, wanted: dict[str, float]) -> dict[str, float
 
 
 def memory_of(state: State, key: tuple[str, int]) -> int:
-    """Bytes of a place's pod: what the plan gives, or what it was given beyond."""
+    """Bytes of a place's pod: what the plan gives, or what it was given beyond, or less for the time being."""
     plan = state.document.plan
     if not state.of_plan(key) and len(state.plans) > 1:
         plan = state.plans[-2].plan  # what leaves has no more than it had
-    given: int = getattr(plan, key[0]).memory_bytes
+    given: int = state.slots[key].tight_bytes or getattr(plan, key[0]).memory_bytes
     return max(given, state.slots[key].memory_bytes)
 
 
@@ -152,10 +152,13 @@ def memory_free(state: State) -> int:
     return max(0, cap - memory_in_use(state) - coming - more)
 
 
-def has_room(state: State, role: str, least_bytes: int = 0) -> bool:
-    """Whether one more pod of `role`, of at least so many bytes, fits into the memory cap beside all that are there."""
+def has_room(state: State, role: str, least_bytes: int = 0, tight_bytes: int = 0) -> bool:
+    """Whether one more pod of `role` fits into the memory cap beside all that are there.
+
+    It gets what the plan gives, `least_bytes` at least, or no more than `tight_bytes` where that is given.
+    """
     cap = state.settings.limits.memory_bytes
-    wanted = max(least_bytes, getattr(state.document.plan, role).memory_bytes)
+    wanted = tight_bytes or max(least_bytes, getattr(state.document.plan, role).memory_bytes)
     return cap is None or memory_in_use(state) + wanted <= cap
 
 

@@ -125,9 +125,11 @@ class Slot:
         active: the plan has it. An inactive place's pod finishes what it has and leaves.
         started: it has had a pod since the plan has it, so its memory is its own also while it waits for a new one.
         cpu: cores of its pods where it has more than the plan gives, 0: the plan's. Others give them.
+        tight_bytes: what its pods get instead of the plan's memory while the one that they come for is there, 0: all.
         memory_bytes: what its pods get in the place of the plan's memory, 0: the plan's. out_of_memory: how often its
-            pods were killed for want of it. killed_at: when last. lost_since: since then nobody works
-            here, None while somebody does. lost_seconds: how long that was in all.
+            pods were killed for want of it; kills_before: of these, before it was taken up anew, for other work.
+            killed_at: when last. lost_since: since then nobody works here, None while somebody does. lost_seconds: how
+            long that was in all.
     """
 
     role: str
@@ -140,7 +142,9 @@ class Slot:
     started: bool = False
     memory_bytes: int = 0
     out_of_memory: int = 0
+    kills_before: int = 0
     cpu: float = 0.0
+    tight_bytes: int = 0
     killed_at: float | None = None
     lost_since: float | None = None
     lost_seconds: float = 0.0
@@ -148,6 +152,15 @@ class Slot:
     def pod_name(self, term: int) -> str:
         """Unique for ever: role, place, controller term, generation."""
         return f"{self.role}-{self.index}-t{term}-g{self.generation}"
+
+    def anew(self) -> Slot:
+        """The same place for new pods with other work: what its pods so far needed or failed at says nothing of these.
+
+        Names and the count of kills go on.
+        """
+        return Slot(
+            self.role, self.index, self.generation, out_of_memory=self.out_of_memory, kills_before=self.out_of_memory
+        )
 
 
 @dataclass(frozen=True)
@@ -295,6 +308,7 @@ class State:
         hot: what is remembered about the parameter servers' times.
         layout: where each vshard should lie, None until the first routing is in force. balance: what was measured of
             them. moving: some should move. staged_at: since when all of these are prepared.
+            staged_rows: what their last refreshes brought.
         plans: every plan in force so far. decisions: all of them. observations: settled windows.
         wish: a decision that is to be committed. considering: a question is being answered.
         caps_fell: the caps are not those that the job began with, and have been lower than before.
@@ -348,6 +362,7 @@ class State:
     balance: Balance = field(default_factory=Balance)
     moving: bool = False
     staged_at: float | None = None
+    staged_rows: int | None = None
     plans: tuple[PlanChange, ...] = ()
     decisions: tuple[Decision, ...] = ()
     observations: tuple[Observation, ...] = ()

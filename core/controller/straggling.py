@@ -169,7 +169,7 @@ def _replace_one(draft: Draft) -> None:
             draft.state = replace(state, pace=replace(pace, told=pace.told | {pod.name}))
             draft.note("advice", f"{pod.name} {why}: a new pod in its place would help", pod=pod.name)
         return
-    if pace.replaced >= rules.most_replaced:
+    if pace.replaced >= rules.most_replaced or _one_is_missing(state):
         return
     coming = begin(draft, pod.slot, why)
     proven = sum(name in pace.tracks and pace.tracks[name].proven for name in pace.successors)
@@ -184,6 +184,12 @@ def _replace_one(draft: Draft) -> None:
         draft.note("straggler", f"{pod.name} {why}: a new worker comes in its place", pod=pod.name, place=coming.new)
     pace = replace(pace, replaced=pace.replaced + 1, next_at=now + pause, successors=names)
     draft.state = replace(draft.state, pace=pace)
+
+
+def _one_is_missing(state: State) -> bool:
+    """Whether a worker's place waits for its pod: the job should not lose another one meanwhile."""
+    there = {pod.slot for pod in state.workers()}
+    return any(slot.role == "worker" and slot.active and key not in there for key, slot in state.slots.items())
 
 
 def _replaceable(state: State, pod: Pod) -> bool:

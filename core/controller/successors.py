@@ -17,22 +17,27 @@ from trimtab.core.controller.state import Draft, Slot, State, Succession
 Key = tuple[str, int]
 
 
-def begin(draft: Draft, key: Key, why: str) -> Succession | None:
+def begin(draft: Draft, key: Key, why: str, tight_bytes: int = 0) -> Succession | None:
     """Let a new place come up beside the place `key`; None when the caps leave no room, or the plan has no such place.
 
     Args:
         draft: the step's. key: role and index of a place that the plan has.
         why: what is wrong with it, as a clause ("does 0.1 of what its peers do").
+        tight_bytes: what the new one can do with for now, where the caps leave no room for all of its memory.
     """
     state = draft.state
     role, index = key
     memory = state.slots[key].memory_bytes if key in state.slots else 0
-    if key in state.successions or index not in state.active(role) or not room_beside(state, role, memory):
+    if room_beside(state, role, memory):
+        tight_bytes = 0
+    elif not tight_bytes or not room_beside(state, role, memory, tight_bytes):
+        return None
+    if key in state.successions or index not in state.active(role):
         return None
     found = Succession(_free(state, role), draft.now, why)
     before = state.slots.get((role, found.new), Slot(role, found.new))
     draft.state = replace(state, successions={**state.successions, key: found})
-    draft.put_slot(replace(before, active=True, started=False, in_row=0, total=0, starts_at=0.0, memory_bytes=memory))
+    draft.put_slot(replace(before.anew(), memory_bytes=0 if tight_bytes else memory, tight_bytes=tight_bytes))
     return found
 
 
@@ -49,6 +54,21 @@ def give_up(draft: Draft, key: Key) -> None:
     _retire(draft, new)
 
 
+def take_back(draft: Draft, role: str) -> bool:
+    """A retired parameter server that can't hand over what it has stays, and the one that has nothing yet goes."""
+    state = draft.state
+    owner = state.document.routing.owner
+    owning = [key for key in state.retired if key[0] == role and key[1] in owner and key not in state.barred]
+    empty = [index for index in state.active(role) if index not in owner]
+    if not owning or not empty or state.committing or state.tenancies:
+        return False
+    old, new = min(owning), (role, max(empty))
+    draft.state = replace(state, retired=state.retired - {old})
+    draft.put_slot(replace(state.slots[old], active=True, started=True))
+    _retire(draft, new)
+    return True
+
+
 def predecessor(state: State, key: Key) -> Key | None:
     """The place that the place `key` is to take over from, None when there is none."""
     return next((old for old, one in state.successions.items() if (old[0], one.new) == key), None)
@@ -62,11 +82,11 @@ def pods_room(state: State, role: str) -> bool:
     return most is None or there + sum(name.startswith(f"{role}-") for name in state.departed) < most
 
 
-def room_beside(state: State, role: str, least_bytes: int = 0) -> bool:
-    """Whether the caps leave room for one more place of a role, of at least so many bytes, beside all of the plan."""
+def room_beside(state: State, role: str, least_bytes: int = 0, tight_bytes: int = 0) -> bool:
+    """Whether the caps leave room for one more place of a role beside all of the plan; bytes as for `has_room`."""
     waiting = {key for key, slot in state.slots.items() if key[0] == role and slot.active}
     waiting -= {pod.slot for pod in state.pods.values()}
-    return not waiting and pods_room(state, role) and has_room(state, role, least_bytes)
+    return not waiting and pods_room(state, role) and has_room(state, role, least_bytes, tight_bytes)
 
 
 def fit_places(draft: Draft) -> None:
@@ -84,6 +104,8 @@ def fit_places(draft: Draft) -> None:
             slot = draft.state.slots.get((role, index))
             if slot is None:
                 draft.put_slot(Slot(role, index))
+            elif not slot.active and (role, index) not in present:
+                draft.put_slot(slot.anew())
             elif not slot.active:
                 draft.put_slot(replace(slot, active=True, in_row=0, total=0))
         for (of, index), slot in tuple(draft.state.slots.items()):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trimtab.core.cluster.base import PodStatus
 from trimtab.core.controller.actions import Action, CommitDocument, FinishJob, Note, SendPs, SetPods
 from trimtab.core.controller.document import Document
-from trimtab.core.controller.inputs import CommitResult, Input, PsSaid, WorkerSaid
+from trimtab.core.controller.inputs import CommitResult, Input, PsSaid, Tick, WorkerSaid
 from trimtab.core.controller.state import Phase, State
 from trimtab.core.domain.intervals import EMPTY, IntervalSet
 from trimtab.core.domain.job import JobState
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from trimtab.core.simulator.life import Life
 
 STOP_SECONDS = 60.0  # from a request to stop to the end, whatever else is wrong
-GIVE_WAY_SECONDS = 60.0  # from lower caps to a plan within them
+GIVE_WAY_TICKS = 3  # from lower caps to shares within them
 DISTURBS = ("pod_started", "pod_lost", "pod_left", "routing", "plan")  # events after which a measurement begins anew
-VERDICTS = {"slow_worker": 3.0, "straggler": 3.0, "balance": 1.0}  # by event: seconds of measuring that it rests on
+VERDICTS = ("slow_worker", "straggler", "balance")  # about speed and traffic: measured since the last change
+CHANGES = ("routing", "plan")
 _EVALUATES = (Phase.EVALUATING, Phase.METRICS)
 
 
@@ -62,10 +63,11 @@ class Promises:
         self._routing = Routing()
         self._manifest: Manifest | None = None
         self._closed = EMPTY
-        self._disturbed_at = 0.0
+        self._disturbed_at = self._changed_at = 0.0
+        self._least: dict[str, float] = {}
         self._sequence = 0
         self._allowed = world.schedule.cpu
-        self._lowered_at: float | None = None
+        self._lowered: int | None = None  # ticks since the caps fell and are not kept
         self._stop_at: float | None = None
         self._calm_stop = False
         self.thrash = Thrash(self._say)
@@ -81,10 +83,13 @@ class Promises:
         """Another controller begins; processes of the last one may still serve."""
         self._shares, self._limits, self._shares_seen, self._limits_seen = {}, {}, 0, 0
         self._swapping, self._sequence = False, 0
-        self._allowed, self._lowered_at = self._world.limits.cpu or 0.0, None
+        self._allowed, self._lowered = self._world.limits.cpu or 0.0, None
         self._disturbed_at, self._stop_at = self._world.loop.clock.now(), None
         self._new_manifest(life.state.manifest)
         self.thrash.stimulus()
+        pace, balance = life.state.settings.straggling, life.state.settings.balance
+        seconds = pace.settle_seconds + pace.samples * pace.sample_seconds
+        self._least = {"slow_worker": seconds, "straggler": seconds, "balance": balance.seconds}
 
     def stepped(self, life: Life, before: State, inputs: Sequence[Input], actions: Sequence[Action]) -> None:
         """After one step."""
@@ -117,10 +122,10 @@ class Promises:
         if self._stop_at is not None and state.phase is not Phase.OVER:
             waited = now - self._stop_at
             self._say("a stop ends", waited <= STOP_SECONDS, f"{waited:.0f} s after it was asked")
-        if self._lowered_at is not None:
-            late = now - max(self._lowered_at, self._world.quiet_at)
-            self._say("caps that fall are kept soon", late <= GIVE_WAY_SECONDS or state.phase is not Phase.TRAINING,
-                      f"{self._world.limits.cpu} cores for {late:.0f} s, plan {state.document.plan}")  # fmt: skip
+        if self._lowered is not None and any(isinstance(one, Tick) for one in inputs):
+            self._lowered += 1
+            self._say("caps that fall are kept soon", self._lowered <= GIVE_WAY_TICKS,
+                      f"{self._world.limits.cpu} cores for {self._lowered} ticks, now {self._shares}")  # fmt: skip
 
     def _acted(self, state: State, action: Action) -> None:
         if isinstance(action, SetPods):
@@ -142,11 +147,13 @@ class Promises:
     def _noted(self, note: Note) -> None:
         """A change voids measurements; a verdict on somebody's speed rests on some that were taken since."""
         now = self._world.loop.clock.now()
-        if note.kind in VERDICTS:
-            since = now - self._disturbed_at
-            self._say("no stale sample", since >= VERDICTS[note.kind], f"{note.text}: {since:.1f} s after a change")
+        if note.kind in VERDICTS and "can't be made" not in note.text:
+            since = now - self._changed_at
+            self._say("no stale sample", since >= self._least[note.kind], f"{note.text}: {since:.1f} s after a change")
         elif note.kind in DISTURBS:
             self._disturbed_at = now
+            if note.kind in CHANGES:
+                self._changed_at = now
             if note.kind == "pod_lost":
                 self.thrash.stimulus()
 
@@ -263,9 +270,9 @@ class Promises:
         """The job may use more, or should use less as soon as it can."""
         assert limits.cpu is not None
         if limits.cpu >= self._allowed:
-            self._allowed, self._lowered_at = limits.cpu, None
+            self._allowed, self._lowered = limits.cpu, None
         else:
-            self._lowered_at = self._world.loop.clock.now()
+            self._lowered = 0
 
     def applied(self, life: Life, before: Sequence[PodStatus], after: Sequence[PodStatus]) -> None:
         """The cluster has been told what should be: at no instant on the way was there too much.
@@ -293,10 +300,10 @@ class Promises:
             self._say("caps hold", used <= (self._world.limits.memory_bytes or 0), f"{used} bytes: {self._limits}")
         self._limits_seen = len(life.cluster.limits)
         there = [status.name for status in after if not status.ended]
-        if self._lowered_at is not None and sum(self._shares.get(name, 0.0) for name in there) <= (
+        if self._lowered is not None and sum(self._shares.get(name, 0.0) for name in there) <= (
             self._world.limits.cpu or 0
         ):
-            self._allowed, self._lowered_at = self._world.limits.cpu or 0, None
+            self._allowed, self._lowered = self._world.limits.cpu or 0, None
 
     # ---- answers, and the end
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from controller_world import Worker, World, plan_of, settings
 
-from trimtab.core.controller.actions import Action, Note
+from trimtab.core.controller.actions import Action, Note, PodName, SetPods
 from trimtab.core.controller.hot_servers import KIND
 from trimtab.core.controller.shares import shares
 from trimtab.core.controller.spreading import BalanceRules
@@ -50,6 +50,7 @@ class HotWorld(World):
         self.known: tuple[int, object, dict[str, float]] = (-1, None, {})
         self.notes: list[Note] = []
         self.names: set[str] = set()
+        self.pods: tuple[PodName, ...] = ()
         chosen = {"limits": CAPS, "balance": QUIET, "hot": RULES, "tables": ("a", "b")} | changes
         super().__init__(
             settings(batches=batches, checkpoint_seconds=1e9, **chosen), plan or plan_of(ps, 2)
@@ -136,6 +137,9 @@ class HotWorld(World):
         actions = super().feed(*inputs)  # type: ignore[arg-type]
         self.notes += [one for one in actions if isinstance(one, Note) and one.kind == KIND]
         self.names |= set(self.state.pods)
+        for one in actions:
+            if isinstance(one, SetPods):
+                self.pods = one.pods
         return actions
 
     def process(self, place: int) -> str:
@@ -311,6 +315,21 @@ def test_without_room_for_a_successor_everything_moves_away_from_a_very_slow_one
     rounds(world, 10.0)
     assert world.owned(2) == 0
     finish(world)
+
+
+def test_a_successor_begins_with_as_little_memory_as_there_is_and_gets_the_plans_when_the_old_one_is_gone() -> None:
+    plan = plan_of(3, 2)
+    tight = Plan(replace(plan.ps, memory_bytes=2**30), plan.worker)
+    cap = tight.memory_bytes + 300 * 2**20
+    world = trained(HotWorld(plan=tight, limits=Limits(9.0, cap, 9, 9)))
+    world.speed[world.process(2)] = 0.05
+    until(world, lambda: world.told("takes over"))
+    sizes = {pod.name: pod.memory_bytes for pod in world.pods}
+    assert sizes["ps-3-t1-g1"] == 300 * 2**20 and sum(sizes.values()) <= cap
+    until(world, lambda: world.told("a step takes"))
+    rounds(world, 1.0)
+    sizes = {pod.name: pod.memory_bytes for pod in world.pods}
+    assert sizes["ps-3-t1-g1"] == 2**30 and sum(sizes.values()) == tight.memory_bytes
 
 
 def test_one_that_recovers_gets_its_vshards_back_once_and_not_twice() -> None:

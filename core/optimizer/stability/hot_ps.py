@@ -47,9 +47,9 @@ class HotRules:
         least_seconds: of training left at the present pace; with less nothing is begun.
     """
 
-    sample_seconds: float = 1.0
+    sample_seconds: float = 0.9
     samples: int = 3
-    sure: int = 5
+    sure: int = 4
     batches: int = 6
     fresh_seconds: float = 60.0
     ratio: float = 3.0
