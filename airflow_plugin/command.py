@@ -15,7 +15,7 @@ OPTIONS = (
     "data", "columns", "model", "epochs", "batch_size", "workers", "ps", "max_cpu", "max_memory", "max_workers",
     "max_ps", "mode", "objective", "budget", "deadline", "core_hour_price",
     "gib_hour_price", "currency", "learning_rate", "job_name", "job_dir", "validation", "seed", "embedding_dim",
-    "checkpoint_dir", "init_from",
+    "checkpoint_dir", "init_from", "metrics_port",
 )  # fmt: skip
 BAD_INPUT, INTERRUPTED = 2, 130  # exit codes of `trimtab train`
 _NOT_GIVEN = (None, "", "None", "none")

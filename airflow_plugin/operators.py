@@ -71,6 +71,7 @@ class TrimtabTrainOperator(BaseOperator):
         embedding_dim: int | str | None = None,
         checkpoint_dir: str | None = None,
         init_from: str | None = None,
+        metrics_port: int | str | None = None,
         environment: Mapping[str, str] | None = None,
         grace_seconds: float = 30.0,
         **options: Any,
@@ -84,7 +85,7 @@ class TrimtabTrainOperator(BaseOperator):
         self.core_hour_price, self.gib_hour_price = core_hour_price, gib_hour_price
         self.job_name, self.job_dir, self.validation = job_name, job_dir, validation
         self.seed, self.embedding_dim = seed, embedding_dim
-        self.checkpoint_dir, self.init_from = checkpoint_dir, init_from
+        self.checkpoint_dir, self.init_from, self.metrics_port = checkpoint_dir, init_from, metrics_port
         self.environment = dict(environment or {})
         self.grace_seconds = grace_seconds
         self._process: subprocess.Popen[str] | None = None

@@ -21,11 +21,13 @@ _MOST_OLD = 4  # files that were moved away and are still read
 class _Reading:
     """One open file and how far it was read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, last: int | None = None) -> None:
         self.handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._at = 0
         self._mark = b""
         self._part = b""
+        if last is not None:
+            self._skip(last)
 
     def lines(self) -> list[str]:
         """Whole lines that have come since."""
@@ -60,6 +62,24 @@ class _Reading:
         """Give it up."""
         os.close(self.handle)
 
+    def _skip(self, last: int) -> None:
+        """Begin before the last lines: a log may be larger than the memory of who looks at its end."""
+        at = os.fstat(self.handle).st_size
+        ends = -1  # the end of the last line is not one before it
+        while at > 0:
+            begin = max(0, at - _CHUNK)
+            data = os.pread(self.handle, at - begin, begin)
+            found = data.count(b"\n")
+            if ends + found >= last:
+                place = len(data)
+                for _ in range(last - ends):
+                    place = data.rindex(b"\n", 0, place)
+                self._at = begin + place + 1
+                before = max(0, self._at - _MARK)
+                self._mark = os.pread(self.handle, self._at - before, before)
+                return
+            ends, at = ends + found, begin
+
     def _was_cut(self) -> bool:
         if os.fstat(self.handle).st_size < self._at:
             return True
@@ -70,11 +90,12 @@ class Tail:
     """The lines of the file at `path`, which need not be there yet.
 
     Args:
-        path: of the file.
+        path: of the file. last: of what it holds already, read so many lines at the end only (about: one more where
+            the very last has no end yet); None: all.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, last: int | None = None) -> None:
+        self._path, self._last = path, last
         self._files: list[_Reading] = []  # the last one lies at the path, the others have lain there
 
     def read(self) -> list[str]:
@@ -84,7 +105,7 @@ class Tail:
             for file in self._files:
                 found += file.lines()
             if not self._files or not self._files[-1].is_at(self._path):
-                fresh = _Reading(self._path)
+                fresh = _Reading(self._path, None if self._files else self._last)
                 if self._files:
                     found += self._files[-1].lines()  # what came between
                 self._files.append(fresh)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -55,11 +56,15 @@ def logs(
         raise BadInput("POD", pod, _near(folder, pod))
     tails: dict[Path, Tail] = {}
 
+    begun = False  # of a log that appears later every line is new
+
     def read(*, final: bool) -> Iterator[Said]:
+        nonlocal begun
         for path in dict.fromkeys([*_wanted(folder, pod), *tails]):  # one may have been moved away
-            tail = tails.setdefault(path, Tail(path))
+            tail = tails.setdefault(path, Tail(path, None if begun else last))
             lines = tail.read() + (tail.rest() if final else [])
             yield from ((path.stem, line) for line in lines)
+        begun = True
 
     alone = pod is not None and [path.stem for path in _wanted(folder, pod)] == [pod]
     form: Callable[[Said], str] = (lambda said: said[1]) if alone else (lambda said: f"{said[0]} | {said[1]}")
@@ -141,10 +146,11 @@ def event_text(line: str) -> str:
 
 
 def _event(line: str) -> dict[str, Any] | None:
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         told = json.loads(line)
-        if isinstance(told, dict) and isinstance(told.get("seconds"), int | float) and "kind" in told:
-            return told
+        if isinstance(told, dict) and "kind" in told:
+            at = told.get("seconds")
+            return told if isinstance(at, int | float) and math.isfinite(at) else None
     return None
 
 

@@ -102,7 +102,7 @@ class PodGroups:
         if tree is None or pod not in self._pods or wanted <= 0 or wanted == present:
             return
         if present is not None and wanted < present:
-            wanted = lowered(present, wanted, self.used(pod))
+            wanted = lowered(present, wanted, self._asked(partial(used_bytes, at_once=True), pod))
             if wanted == present:
                 return
         rising = present is not None and wanted > present
@@ -110,8 +110,9 @@ class PodGroups:
         if self._try(tree, order, ("memory",)):
             self._limits[pod] = wanted
         elif present is not None and not rising:  # half of it may stand, and a later order for `present` would be none
-            with suppress(OSError):
-                tree.set(pod, memory_settings(tree.version, present, rising=True))
+            for pair in memory_settings(tree.version, present, rising=True):
+                with suppress(OSError):
+                    tree.set(pod, [pair])
 
     def caps(self, cpu: float | None, memory_bytes: int | None) -> None:
         """Change the limits of the job's own groups; a limit of memory falls as far as what is used allows."""
@@ -160,7 +161,7 @@ class PodGroups:
     def _cap(self, tree: Tree, wanted: int | None) -> None:
         present = _UNLIMITED if self._capped is None else self._capped
         if wanted is not None and wanted < present:
-            wanted = lowered(present, wanted, used_bytes(tree.version, partial(tree.read, "")))
+            wanted = lowered(present, wanted, used_bytes(tree.version, partial(tree.read, ""), at_once=True))
         rising = wanted is not None and wanted > present
         order = partial(tree.set, "", memory_settings(tree.version, wanted, rising=rising))
         if self._try(tree, order, ("memory",)):

@@ -90,6 +90,7 @@ class LocalCluster:
         self._clock = clock
         self._grace = grace_seconds
         self._cap_cpu, self._cap_memory = cap_cpu, cap_memory
+        self._recapped = False
         self._opened = shares
         self._zygotes: Zygotes | None = None
         self._reaps = False
@@ -141,7 +142,7 @@ class LocalCluster:
 
     def set_caps(self, cpu: float | None, memory_bytes: int | None) -> None:
         """Change the limits of the job's own groups, in place."""
-        self._cap_cpu, self._cap_memory = cpu, memory_bytes
+        self._cap_cpu, self._cap_memory, self._recapped = cpu, memory_bytes, True
         if self._opened is not None:
             self._opened.caps(cpu, memory_bytes)
 
@@ -247,7 +248,8 @@ class LocalCluster:
         self._take_forks(now)
         look = now - self._looked_at >= _LOOK_SECONDS
         self._looked_at = now if look else self._looked_at
-        if look and self._opened is not None:  # a cap that could not fall at once, for what was used, may by now
+        if look and self._recapped and self._opened is not None and not self._closed:
+            # A cap of memory that could not fall at once, because so much was used, may by now.
             self._opened.caps(self._cap_cpu, self._cap_memory)
         for pod in self._pods.values():
             if pod.process is None or pod.ended:

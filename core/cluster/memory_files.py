@@ -33,12 +33,20 @@ def memory_settings(version: int, nbytes: int | None, *, rising: bool = False) -
     yield from reversed(pairs) if rising or nbytes is None else pairs
 
 
-def used_bytes(version: int, read: Read) -> int:
-    """Bytes that a group can't give back; 0 where that is not known."""
+def used_bytes(version: int, read: Read, *, at_once: bool = False) -> int:
+    """Bytes that a group can't give back; 0 where that is not known.
+
+    Args:
+        version: 1 | 2. read: its files.
+        at_once: what has still to be written to a disk counts, too. Version 2 kills for a limit that is lowered below
+            what it gets back in a few tries.
+    """
     usage = _number(read("memory.current" if version == 2 else "memory.usage_in_bytes"))
     figures = dict(line.split(" ", 1) for line in read("memory.stat").splitlines() if " " in line)
     files, shared = ("file", "shmem") if version == 2 else ("total_cache", "total_shmem")
-    return max(0, usage - max(0, _number(figures.get(files, "")) - _number(figures.get(shared, ""))))
+    unwritten = ("file_dirty", "file_writeback") if version == 2 else ("total_dirty", "total_writeback")
+    kept = sum(_number(figures.get(name, "")) for name in (shared, *(unwritten if at_once else ())))
+    return max(0, usage - max(0, _number(figures.get(files, "")) - kept))
 
 
 def kills(version: int, read: Read) -> int:

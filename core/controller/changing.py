@@ -137,7 +137,8 @@ def _give_up_growth(draft: Draft) -> None:
         return
     if any(role == "ps" for role, _ in state.retired):  # not the plan's fault, and fewer would have less room still
         if take_back(draft, "ps"):
-            draft.note("successor_failed", f"the one that it came for stays: the move can't be made: {errors[0]}", role="ps")
+            text = f"a PS stays though another one came for it: the move can't be made: {errors[0]}"
+            draft.note("successor_failed", text, role="ps")
         return
     before = next((one.plan for one in reversed(state.plans) if one.plan.ps.replicas != plan.ps.replicas), None)
     if before is None:

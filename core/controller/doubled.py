@@ -96,9 +96,14 @@ def second_shard(pod: Pod, speed: float | None, numbers: IntervalSet) -> tuple[i
 
 
 def too_much(state: State, pod: Pod, now: float) -> tuple[int, ...]:
-    """Loans that a slow worker should not begin, or go on with: more than its usual time's work."""
+    """Loans that a slow worker should not begin, or go on with: more than its usual time's work.
+
+    A single batch is left to it, however long that takes: there is no smaller loan, so it would only be taken back
+    again and again, and what it has begun would be done twice.
+    """
     ends = seconds_left(state, pod, now)
-    return tuple(key for key, seconds in ends.items() if seconds > 2 * MOST_SHARDS * SHARD_SECONDS)
+    late = [hold for hold in _held(state, pod) if ends[hold.id] > 2 * MOST_SHARDS * SHARD_SECONDS]
+    return tuple(hold.id for hold in late if len(unfinished(state, hold)) > 1)
 
 
 def _holds(state: State, kind: str) -> Holds:

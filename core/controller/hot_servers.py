@@ -117,6 +117,8 @@ def _measure(draft: Draft) -> None:
         return
     step = median(one.step for one in watch.windows[-rules.samples :])
     helped = step < acted.step - acted.excess / 4
+    if not helped and len(watch.windows) < 2 * rules.samples:
+        return  # right after vshards have moved everything takes a little longer
     text = f"a step takes {1000 * step:.0f} ms after {NOUNS[acted.remedy]}, {1000 * acted.step:.0f} ms before"
     draft.note(KIND, text if helped else f"{text}: that did not help", remedy=acted.remedy, helped=helped)
     keep(draft, acted=None)

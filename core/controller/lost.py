@@ -94,7 +94,7 @@ def silent(job_dir: Path) -> bool:
     """Whether the controller that the job's directory names has ended for certain, without a word."""
     try:
         return _gone(job_dir / OWNER)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
@@ -175,7 +175,7 @@ def close_lost(jobs: Path, outbox: Path) -> tuple[str, ...]:
                     if _close(owner.parent, outbox):
                         found.append(owner.parent.name)
                     owner.unlink()
-        except (OSError, ValueError, KeyError, TypeError, TrimtabError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, TrimtabError) as error:
             log.info("%s: %s", owner, error)
     return tuple(found)
 
@@ -214,7 +214,7 @@ def _named(job_dir: Path) -> dict[str, Any] | None:
     try:
         told = json.loads((job_dir / OWNER).read_text(encoding="utf-8"))
         return told if isinstance(told["pid"], int) and isinstance(told["began"], int | float) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

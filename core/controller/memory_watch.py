@@ -301,11 +301,10 @@ def _why(case: _Case) -> str:
 def _would_do(state: State, case: _Case) -> str:
     """The size that would do, by the forecast of the whole job where there is one."""
     need = 2.0 * case.seen.need
-    memory = table_memory(state)
-    if case.pod.role == "ps" and memory.now and case.pod.report is not None:
-        share = case.pod.report.table_bytes / memory.now
+    if case.pod.role == "ps" and case.pod.report is not None:
+        memory = table_memory(state)
         most = max(memory.at_end, memory.high)
-        need = ps_need(most * share) if most else need
+        need = ps_need(most * case.pod.report.table_bytes / memory.now) if most and memory.now else need
     size = max(int(need), case.limit + _LEAST_RAISE)
     word = "PS" if case.pod.role == "ps" else "worker"
     return what_would_do(state, size - case.limit, f"{_mebi(size)} per {word}")

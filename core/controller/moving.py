@@ -65,6 +65,7 @@ def watch_preparation(draft: Draft) -> tuple[Transfer, ...]:
 
     That is when little is left to send. Much is left where training changes as many rows as a refresh brings: waiting
     for less would be in vain, so it ends when a refresh brings hardly less than the one before, and anyhow in time.
+    Nor does it pay where the one that gives is late with everything.
     """
     state = draft.state
     wanted = transfers(state)
@@ -78,13 +79,19 @@ def watch_preparation(draft: Draft) -> tuple[Transfer, ...]:
         return ()
     before = state.staged_rows
     steady = before is not None and left != before and left > STILL_LESS * before
-    patient = draft.now - at < state.settings.staged_seconds and not steady
+    hurried = any(_source(state, one) in state.hot.hot_since for one in wanted)  # everybody waits for it anyhow
+    patient = draft.now - at < state.settings.staged_seconds and not steady and not hurried
     return () if left > LITTLE_ROWS and patient else wanted
+
+
+def _source(state: State, one: Transfer) -> str:
+    """The process that gives."""
+    return state.document.routing.processes[one.source]
 
 
 def _staged(state: State, one: Transfer) -> int | None:
     """Rows of the last refresh if all of a transfer is kept aside at its target, else None."""
-    process = state.document.routing.processes[one.source]
+    process = _source(state, one)
     for pod in state.servers():
         if pod.slot[1] == one.target and pod.report is not None:
             for staged in pod.report.staged:

@@ -18,7 +18,7 @@ from typing import Any
 from trimtab.core.cluster.leftovers import pods_in
 from trimtab.core.controller.lost import controller_of, locked
 from trimtab.core.controller.status import DIED, ENDED
-from trimtab.core.controller.status_files import Left, controller_word, left_of, status_of_files
+from trimtab.core.controller.status_files import STATE, Left, controller_word, left_of, status_of_files
 from trimtab.core.errors import BadInput, TrimtabError
 from trimtab.core.history.outbox import FOLDER
 
@@ -116,6 +116,8 @@ def _why_kept(left: Left, lefts: Sequence[Left], home: Path, told: Mapping[str, 
         return "it runs" if told["controller"] == "silent" else "it may run on another machine"
     if left.document is None and left.spec is None and left.record is None and left.result is None:
         return "nothing in it says that it is a job's directory"
+    if left.document is None and (Path(left.job_dir) / STATE).exists():
+        return f"its {STATE} cannot be read; a newer trimtab may have written it"
     if pods_in(Path(left.job_dir)):
         return "some of its processes still run"
     if (home / FOLDER / f"{left.run_id}.json").exists():

@@ -47,7 +47,8 @@ def sampled(state: State, now: float) -> ServerWatch:
         watch = replace(watch, marks=marks)
     present = _marks(state, servers, now)
     shortest = min(present.servers[name].at - one.at for name, one in marks.servers.items())
-    if min(shortest, now - marks.at) < rules.sample_seconds or present.batches - marks.batches < rules.batches:
+    short = now - marks.at < rules.sample_seconds or shortest < rules.sample_seconds / 2  # a slow one reports late
+    if short or present.batches - marks.batches < rules.batches:
         return watch
     window = _window(state, servers, marks, present)
     windows = (*(one for one in watch.windows if now - one.at <= rules.fresh_seconds), window)

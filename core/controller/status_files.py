@@ -7,6 +7,7 @@ something to tell; it is told with its age, and with what became of the controll
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -213,7 +214,7 @@ def _of_record(record: JobRecord, *, running: bool) -> Status:
 def _of_result(result: Mapping[str, Any]) -> Status:
     same = ("batches_expected", "samples_per_second", "resends_dropped", "max_worker_gap_seconds", "wall_seconds",
             "cpu_seconds")  # fmt: skip
-    told: Status = {key: result.get(key) for key in same}
+    told: Status = {key: _figure(result.get(key)) for key in same}
     told["batches_done"] = _held(result)
     return told
 
@@ -226,12 +227,17 @@ def _closed(left: Left) -> int | None:
 
 
 def _held(result: Mapping[str, Any]) -> int | None:
-    applied, skipped = result.get("batches_applied"), result.get("batches_skipped")
+    applied, skipped = _figure(result.get("batches_applied")), _figure(result.get("batches_skipped"))
     return None if applied is None else int(applied) + int(skipped or 0)
 
 
+def _figure(value: object) -> int | float | None:
+    """A number that a file holds; None for anything else: one damaged directory must not hide the other jobs."""
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
 def _json(path: Path) -> dict[str, Any] | None:
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         found = json.loads(path.read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else None
     return None

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trimtab.core.domain.intervals import EMPTY, IntervalSet
 from trimtab.core.domain.model_spec import VSHARDS
+from trimtab.core.domain.values import replace
 from trimtab.core.errors import CorruptCopy, WireError
 from trimtab.core.ps import storage
 from trimtab.core.ps.copies import checksum

@@ -56,7 +56,7 @@ GRACE_SECONDS = 2.0
 PS_TIMEOUT_SECONDS = 5.0
 COMMIT_SECONDS = 0.02
 LATE_SECONDS = 5.0  # between two looks: then the driver knows that it was not listening
-BUSY_SHARE = 0.25  # of the time between two ticks, while everybody waits for parameter servers
+BUSY_SHARE = 0.5  # of the time between two ticks, while everybody waits for parameter servers
 
 
 class Life:

@@ -129,7 +129,7 @@ def _job(chance: random.Random, seed: int, steady: bool) -> Schedule:
     memory = int(plan.memory_bytes + chance.choice((0, 0, 1, 2)) * (WORKER_BYTES + PS_BYTES))
     return Schedule(
         seed, STEADY if steady else BRISK,
-        batches=chance.randint(150, 300) if steady else chance.randint(20, 100),
+        batches=chance.randint(120, 240) if steady else chance.randint(20, 100),
         evaluation=chance.choice((0, 0, 3)), metrics=chance.random() < 0.3,
         plan=plan, cpu=plan.cpu + spare, memory_bytes=memory,
         mode=chance.choice((Mode.AUTO, Mode.AUTO, Mode.AUTO, Mode.FIXED, Mode.ADVISE)),
@@ -137,7 +137,7 @@ def _job(chance: random.Random, seed: int, steady: bool) -> Schedule:
         call_seconds=1.0 if steady else chance.choice((0.25, 0.5, 1.0)),
         step_cpu=0.4 if steady else chance.choice((0.05, 0.1, 0.2)), push_cpu=chance.choice((0.01, 0.03)),
         checkpoint_seconds=chance.choice((20.0, 60.0)) if steady else chance.choice((2.0, 5.0, 60.0)),
-        boot_seconds=chance.choice((0.2, 1.0, 3.0)), patient=chance.random() < 0.85, key_bytes=0.0, events=(),
+        boot_seconds=chance.choice((0.2, 1.0, 2.0)), patient=chance.random() < 0.85, key_bytes=0.0, events=(),
     )  # fmt: skip
 
 

@@ -29,6 +29,9 @@ def settings_of(schedule: Schedule, limits: Limits) -> Settings:
         failures_in_row=_NEVER if patient else 4, failures_total=10 * _NEVER,
         checkpoint_seconds=schedule.checkpoint_seconds, settle_seconds=2.0 if steady else 0.5,
         window_seconds=3.0 if steady else 1.0, staged_seconds=2.0 if steady else 0.5,
-        balance=BalanceRules(seconds=5.0 if steady else 2.0, pause_seconds=10.0, traffic=float(1 << 16)),
+        balance=BalanceRules(
+            seconds=5.0 if steady else 2.0, pause_seconds=10.0, traffic=float(1 << 16),
+            sample_seconds=2.0 if steady else 1.0,
+        ),
         straggling=StragglerRules(pause_seconds=8.0), hot=HotRules(recover_seconds=15.0, pause_seconds=10.0),
     )  # fmt: skip

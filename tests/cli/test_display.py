@@ -145,3 +145,14 @@ def test_what_the_columns_were_taken_for_stays_on_the_screen(stream):
         display.progress(progress(phase="columns", message="label y; 2 dense (a, b)"))
         display.progress(progress(phase="starting"))
     assert "columns: label y; 2 dense (a, b)\n" in out.getvalue()
+
+
+def test_what_others_wrote_can_do_nothing_to_a_terminal(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr("sys.stdout", stream)
+    say("a\ttab\nü \x1b]0;title\x07 \x9b2J")
+    assert stream.getvalue() == "a\ttab\nü \\x1b]0;title\\x07 \\x9b2J\n"
+    pipe = io.StringIO()
+    monkeypatch.setattr("sys.stdout", pipe)
+    say("raw \x07")
+    assert pipe.getvalue() == "raw \x07\n", "a file has what was written"

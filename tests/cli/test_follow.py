@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trimtab.core import cli_follow
 from trimtab.core.cli_follow import Tail
 
 
@@ -109,3 +110,16 @@ def test_what_a_writer_without_append_leaves_is_left_out(log: Path) -> None:
     writer.write("two\n")  # at its own old place: zeros before it
     writer.close()
     assert tail.read() == ["two"]
+
+
+@pytest.mark.parametrize("text", ["", "one", "one\n", "a\n\nb\nlast", "a\nb\n", "".join(f"{n}\n" for n in range(40))])
+@pytest.mark.parametrize("last", [1, 2, 3, 100])
+def test_only_the_end_of_a_large_file_is_read(log: Path, text: str, last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_follow, "_CHUNK", 7)
+    append(log, text)
+    tail = Tail(log, last)
+    *whole, part = text.split("\n")
+    assert tail.read() == whole[-last:]
+    append(log, "!\nmore\n")
+    assert tail.read() == [f"{part}!", "more"]
+    tail.close()

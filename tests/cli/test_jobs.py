@@ -17,10 +17,11 @@ from job_folders import DAY, Script, answering, die, end, job_folder, stands
 
 from trimtab.core import cli, cli_list, cli_status, cli_stop
 from trimtab.core.clock import ManualClock
-from trimtab.core.controller import reaching
+from trimtab.core.controller import pruning, reaching
 from trimtab.core.controller.lost import OWNER, disown, own, release
 from trimtab.core.controller.pruning import PRUNED
 from trimtab.core.controller.reaching import JobLine, NoAnswer
+from trimtab.core.controller.status_files import Left
 from trimtab.core.domain.job import JobSpec, JobState
 from trimtab.core.domain.records import JobRecord
 from trimtab.core.errors import WireError
@@ -400,3 +401,62 @@ def test_checkpoints_elsewhere_stay(job: Path, tmp_path: Path, capsys: pytest.Ca
     (folder / "state.json").write_text(json.dumps(document))
     end(folder)
     assert f"its checkpoints in {elsewhere / folder.name} stay" in pruned(capsys)
+
+
+def test_a_name_that_no_file_could_have_is_one_line(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trimtab("status", "a" * 300, "--json") == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["state"] == "failed" and said.err.startswith("trimtab: JOB: 'aaa")
+
+
+def test_a_path_with_a_space_is_told_as_a_shell_wants_it(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = job.parent.parent / "my job"
+    job.rename(place)
+    assert trimtab("checkpoint", place) == 1
+    assert f"`trimtab resume '{place}'` goes on" in capsys.readouterr().err
+
+
+def test_json_before_prune_counts_too(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trimtab("jobs", "--json", "prune", "--older-than", "9000d") == 0
+    assert json.loads(capsys.readouterr().out)["removed"] == []
+
+
+def test_a_folder_of_jobs_that_is_none_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMTAB_HOME", str(tmp_path))
+    (tmp_path / "jobs").write_text("no folder")
+    assert trimtab("jobs") == trimtab("jobs", "prune", "--older-than", "30d") == 2
+
+
+def test_a_job_that_somebody_else_prunes_meanwhile_hides_no_other(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end(job)
+    job_folder(job.parent / "gone")
+    real = pruning._old
+
+    def old(left: Left, *more: object) -> pruning.Old:
+        if left.run_id == "gone":
+            raise FileNotFoundError
+        return real(left, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pruning, "_old", old)
+    assert RUN in pruned(capsys, dry_run=True)
+
+
+def test_ctrl_c_ends_the_waiting_and_the_one_object_is_told(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def ctrl_c() -> None:
+        raise KeyboardInterrupt
+
+    with answering(job, lambda request: JobAnswer(RUN, status=stands(job, checkpoint=saved(1, 0)))):
+        for call in (lambda: cli_stop.stop(RUN, now=False, as_json=True, clock=Script(ctrl_c)),
+                     lambda: cli_stop.checkpoint(RUN, as_json=True, clock=Script(ctrl_c))):  # fmt: skip
+            assert call() == 130
+            said = capsys.readouterr()
+            assert json.loads(said.out)["run_id"] == RUN and "not waiting any more" in said.err
+
+
+def test_a_job_whose_state_cannot_be_read_stays(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    end(job)
+    (job / "state.json").write_text("{]")
+    assert f"kept {RUN}: its state.json cannot be read" in pruned(capsys)
+    assert job.is_dir()

@@ -159,3 +159,26 @@ def test_a_mistyped_job_is_one_line(job: Path, capsys: pytest.CaptureFixture[str
         said = capsys.readouterr()
         assert said.out == "" and f"no such run or job directory; choose among {RUN}" in said.err
         assert len(said.err.splitlines()) == 1
+
+
+def test_ctrl_c_owes_the_one_object_all_the_same(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ctrl_c(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_logs, "_last_of", ctrl_c)
+    assert trimtab("logs", RUN, "--json") == 130
+    assert json.loads(capsys.readouterr().out)["error"] == "interrupted"
+
+
+def test_the_last_lines_are_those_of_each(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "logs", RUN, "worker", "-n", "1").splitlines() == [
+        "worker-9-t1-g1 | nine again", "worker-10-t1-g1 | ten",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ['{"seconds": NaN, "kind": "x"}', '{"seconds": 1e999, "kind": "x"}', "[" * 100_000])
+def test_a_line_that_is_no_event_is_shown_as_it_is(job: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
+    (job / "events.jsonl").write_text(line + "\n")
+    assert shown(capsys, "events", RUN) == line + "\n"

@@ -13,14 +13,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+from job_folders import end, job_folder
 
 import trimtab
 from trimtab.core import cli
 from trimtab.core.clock import SystemClock
-from trimtab.core.controller import detached
+from trimtab.core.controller import detached, detached_main
 from trimtab.core.controller.lost import controller_of
 from trimtab.core.controller.reaching import JobLine, look_at
 from trimtab.core.data.sample import write_sample
+from trimtab.core.domain.job import JobState
 
 COMMAND = (sys.executable, "-m", "trimtab.core.cli")
 SMALL = (
@@ -263,6 +265,13 @@ def test_a_job_that_stood_in_line_and_can_not_begin_leaves_word(place: Path, wai
     told = json.loads(run("status", "job", "--json"))
     assert (told["state"], told["error"]) == ("failed", "--budget: 1: past runs make it impossible")
     assert run("logs", "job").endswith("--budget: 1: past runs make it impossible\n")
+
+
+def test_a_job_that_could_not_go_on_keeps_the_result_of_before(tmp_path: Path) -> None:
+    job = end(job_folder(tmp_path / "job"), JobState.STOPPED, "ctrl-c")
+    before = (job / "result.json").read_text()
+    detached_main._leave_word(job, "its rows have changed")
+    assert (job / "result.json").read_text() == before
 
 
 LOG = """

@@ -292,3 +292,27 @@ def test_pods_are_in_the_groups_of_their_memory(groups: PodGroups, tmp_path: Pat
         assert (groups.memory_path / "zygote-ps").exists() == forked
     finally:
         cluster.close()
+
+
+def test_a_limit_that_fell_by_half_only_is_put_back() -> None:
+    kernel = MadeUpKernel(1)
+    groups = opened(kernel, memory=900 * MIB)
+    groups.give("a", 0.5)
+    groups.hold("a", 400 * MIB)
+    kernel.refuse["memory.memsw.limit_in_bytes"] = errno.EBUSY  # of what has been swapped out
+    groups.hold("a", 100 * MIB)
+    assert kernel.tree[groups.path / "a"]["memory.limit_in_bytes"] == str(groups.limit("a")) == str(400 * MIB)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_limit_does_not_fall_below_pages_that_are_still_to_be_written(version: int) -> None:
+    kernel = MadeUpKernel(version)
+    groups = opened(kernel, memory=900 * MIB)
+    groups.give("a", 0.5)
+    groups.hold("a", 800 * MIB)
+    group, prefix = groups.path / "a", "file_" if version == 2 else "total_"
+    kernel.uses(group, 700 * MIB, file=600 * MIB)
+    kernel.tree[group]["memory.stat"] += f"\n{prefix}dirty {100 * MIB}\n{prefix}writeback {300 * MIB}"
+    assert groups.used("a") == 100 * MIB, "they go by themselves"
+    groups.hold("a", 200 * MIB)
+    assert groups.limit("a") == lowered(800 * MIB, 200 * MIB, 500 * MIB) > 500 * MIB

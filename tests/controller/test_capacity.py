@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -174,10 +175,11 @@ def test_a_damaged_file_is_put_aside_and_newcomers_wait_for_those_who_run(capaci
 
 
 @pytest.mark.parametrize("value", ["NaN", "-1.0", "1e999", '"many"', "null"])
-def test_a_number_that_means_nothing_is_damage(capacity, tmp_path, value):
+@pytest.mark.parametrize("name", ["cpu", "memory_bytes", "weight"])
+def test_a_number_that_means_nothing_is_damage(capacity, tmp_path, name, value):
     enter(capacity, lease())
     path = tmp_path / "capacity.json"
-    path.write_text(path.read_text().replace('"cpu": 1.0', f'"cpu": {value}'))
+    path.write_text(re.sub(rf'"{name}": [\d.]+', f'"{name}": {value}', path.read_text()))
     assert capacity.read().leases == ()
 
 

@@ -91,7 +91,7 @@ def test_other_modes_keep_their_plan(mode):
 
 def test_servers_that_the_tables_need_stay():
     plan = Plan(RolePlan(3, 0.2, GIB), RolePlan(1, 1.0, GIB))
-    state = training()
+    state = training(caps_fell=True)
     state = replace(state, document=replace(state.document, plan=plan), settings=replace(
         state.settings, limits=Limits(2.0, 3 * GIB, 4, 4)))  # fmt: skip
     assert kept(state, 2).wish.plan == Plan(RolePlan(2, 0.2, GIB), RolePlan(1, 1.0, GIB))

@@ -1,4 +1,4 @@
-"""Where two parts of the controller meet: caps that fall on raised memory, places that are used again, moves that fail."""
+"""Where parts of the controller meet: caps fall on raised memory, places are used again, a successor has no room."""
 
 from __future__ import annotations
 
@@ -144,6 +144,16 @@ def test_a_parameter_server_stays_when_its_successor_has_no_room_for_its_rows():
     world.speed[slow] = 0.1
     until(world, lambda: any(pod.slot == ("ps", 3) and pod.report is not None for pod in world.state.servers()))
     world.servers[world.process(3)].move_error = "table has no room"
+    until(world, lambda: world.told("takes over"))
     until(world, lambda: world.state.active("ps") == [0, 1, 2] and not world.state.retired and world.rest(), 400)
     assert world.state.slots["ps", 1].active and slow in world.servers
     assert len(world.state.plans) == plans and world.state.document.plan == plan_of(3, 2)
+
+
+def test_a_slow_worker_whose_batches_are_long_keeps_the_one_that_it_does():
+    """Taken back it would be done twice, lent again, and taken back again."""
+    world = StragglerWorld(settings_of(batches=120, mode=Mode.ADVISE))
+    world.speed = lambda pod, seconds: 0.05 if pod == "worker-1-t1-g1" and seconds >= 60 else 0.25
+    world.jct()
+    assert world.said("slow_worker") and len(world.said("taken_back")) <= 2
+    assert len(world.trained()) <= 120 + 4

@@ -292,9 +292,10 @@ def test_one_that_is_being_prepared_stands_in_line_or_never_began(tmp_path: Path
     assert (told["state"], told["controller"], told["error"]) == ("failed", "died", NEVER_BEGAN)
 
 
-def test_damaged_files_are_told_as_not_known(job: Path) -> None:
+@pytest.mark.parametrize("damage", ["{]", "[" * 100_000, '{"batches_applied": "x", "wall_seconds": "long"}'])
+def test_damaged_files_are_told_as_not_known(job: Path, damage: str) -> None:
     for name in ("state.json", FILE, "result.json", "ps.json", "spec.json"):
-        (job / name).write_text("{]")
+        (job / name).write_text(damage)
     try:
         found = told_of(job)
     finally:

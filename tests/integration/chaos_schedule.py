@@ -82,7 +82,7 @@ def read(path: Path) -> Schedule:
     return Schedule(**{**found, "events": tuple(Event(**event) for event in found["events"])})
 
 
-def plan_chaos(seed: int, batches_per_epoch: int, epochs: int = 8, model: str = "audit_model:build") -> Schedule:
+def plan_chaos(seed: int, batches_per_epoch: int, epochs: int = 6, model: str = "audit_model:build") -> Schedule:
     """The schedule of `seed` for a job of `epochs` times `batches_per_epoch` batches."""
     rng = random.Random(seed)
     batches = batches_per_epoch * epochs

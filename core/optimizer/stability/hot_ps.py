@@ -47,7 +47,7 @@ class HotRules:
         least_seconds: of training left at the present pace; with less nothing is begun.
     """
 
-    sample_seconds: float = 0.9
+    sample_seconds: float = 0.7
     samples: int = 3
     sure: int = 4
     batches: int = 6
