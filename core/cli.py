@@ -104,7 +104,7 @@ def plan(what_if: tuple[str, ...], picture: str | None, as_json: bool, **options
     return cli_plan.run(cli_train.spec_from_options(options), what_if, picture, as_json=as_json)
 
 
-plan.params[:0] = [option for option in train.params if option.name not in ("as_json", "metrics_port")]
+plan.params[:0] = [option for option in train.params if option.name != "as_json"]
 
 
 @trimtab.command(short_help="Start a job that goes on when this shell ends.")

@@ -29,7 +29,8 @@ def train(monkeypatch, capsys):
 
     def run(body, *arguments):
         monkeypatch.setattr(
-            "trimtab.core.controller.run.train", lambda spec, progress, stop: body(spec, progress, stop)
+            "trimtab.core.controller.run.train",
+            lambda spec, progress, stop, metrics_port: body(spec, progress, stop),
         )
         with pytest.raises(SystemExit) as ended:
             cli.main(["train", "--data", "rows.csv", *arguments])

@@ -38,6 +38,7 @@ from trimtab.core.domain.records import Decision
 from trimtab.core.errors import StaleState
 from trimtab.core.ps.client import covers_of
 from trimtab.core.ps.manifest import Manifest, ManifestRef
+from trimtab.core.simulator.rows import Part, Rows
 from trimtab.core.wire.messages import (
     EVALUATE,
     TRAIN,
@@ -83,29 +84,27 @@ def new_state(chosen: Settings, store: MemoryStore | None = None, plan: Plan | N
 
 
 @dataclass
-class Part:
-    """Vshards of one tenure with one set; not `served`: its tenure has ended, the rows are still there."""
-
-    mask: int
-    since: int
-    applied: IntervalSet
-    served: bool = True
-
-
-@dataclass
 class Server:
     """A simulated parameter-server process, true to the protocol and nothing else."""
 
     pod: str
     process: str
-    parts: list[Part] = field(default_factory=list)
-    last: dict[int, int] = field(default_factory=dict)  # vshard → the tenure that it has, or last had
+    rows: Rows = field(default_factory=Rows)
     staged: tuple[PrepareOrder, ...] = ()
     copies: CopiesWritten | None = None
     copied: int = 0
-    duplicates: int = 0
     missing: int = 0
     move_error: str = ""
+
+    @property
+    def parts(self) -> list[Part]:
+        """What it holds."""
+        return self.rows.parts
+
+    @property
+    def duplicates(self) -> int:
+        """Pushes that it had before."""
+        return self.rows.duplicates
 
     @property
     def applied(self) -> IntervalSet:
@@ -121,7 +120,7 @@ class Server:
     @property
     def mask(self) -> str:
         """The served vshards, as messages carry them."""
-        return f"{sum(part.mask for part in self.parts if part.served):0128x}"
+        return f"{self.rows.served:0128x}"
 
     @property
     def since(self) -> int:
@@ -135,10 +134,7 @@ class Server:
         for order in request.serve:
             self.obey(world, order)
         for drop in request.drop:
-            mask = int(drop.vshards, 16)
-            for part in tuple(self.parts):
-                if not part.served and part.since < drop.since:
-                    self.cut(part, mask)
+            self.rows.drop(int(drop.vshards, 16), drop.since)
         self.staged = () if self.move_error else request.prepare
         if request.copy is not None and request.copy.id > self.copied:
             self.copied = request.copy.id
@@ -159,61 +155,28 @@ class Server:
         )  # fmt: skip
 
     def obey(self, world: World, order: ServeOrder) -> None:
-        fresh = [v for v in from_bitmap(order.vshards) if order.since > self.last.get(v, 0)]
-        for vshard in fresh:
-            bit, origin = 1 << vshard, order.origin
-            if origin is None:
-                got: IntervalSet | None = world.manifests[order.manifest].applied_of(vshard)
-            elif origin.process == self.process:
-                got = self.hand_over(vshard, origin.since)
-            elif origin.process not in world.servers:
-                continue
-            else:
-                got = world.servers[origin.process].hand_over(vshard, origin.since)
-            if got is None:
-                self.missing |= bit
-                continue
-            for part in tuple(self.parts):
-                self.cut(part, bit)
-            self.last[vshard] = order.since
-            for part in self.parts:
-                if part.served and part.since == order.since and part.applied == got:
-                    part.mask |= bit
-                    break
-            else:
-                self.parts.append(Part(bit, order.since, got))
+        mask, origin = self.rows.newer(int(order.vshards, 16), order.since), order.origin
+        if origin is None:
+            manifest = world.manifests[order.manifest]
+            found = [(1 << vshard, manifest.applied_of(vshard)) for vshard in from_bitmap(f"{mask:x}")]
+        elif origin.process == self.process:
+            found = self.rows.hand_over(mask, origin.since)
+        elif origin.process in world.servers:
+            found = world.servers[origin.process].rows.hand_over(mask, origin.since)
+        else:
+            return
+        for part, applied in found:
+            self.rows.load(part, order.since, applied)
+            mask &= ~part
+        self.missing |= mask
 
     def hand_over(self, vshard: int, since: int) -> IntervalSet | None:
         """End a tenure; what it had, or None when this is not what is held."""
-        for part in tuple(self.parts):
-            if part.mask >> vshard & 1 and part.since == since:
-                if part.served:
-                    self.cut(part, 1 << vshard)
-                    self.parts.append(Part(1 << vshard, since, part.applied, served=False))
-                return part.applied
-        return None
-
-    def cut(self, part: Part, mask: int) -> None:
-        part.mask &= ~mask
-        if not part.mask:
-            self.parts.remove(part)
+        return next((applied for _, applied in self.rows.hand_over(1 << vshard, since)), None)
 
     def push(self, number: int, cover: int) -> int:
         """Which of `cover` have the number in their rows afterwards."""
-        done = 0
-        for part in tuple(self.parts):
-            hit = part.mask & cover if part.served else 0
-            if not hit:
-                continue
-            done |= hit
-            if number in part.applied:
-                self.duplicates += 1
-                continue
-            if hit != part.mask:
-                self.parts.append(Part(part.mask & ~hit, part.since, part.applied))
-                part.mask = hit
-            part.applied = part.applied.add(number)
-        return done
+        return self.rows.push(number, cover)
 
 
 @dataclass
