@@ -60,7 +60,7 @@ def decided(draft: Draft, answer: Decided) -> None:
     plan = state.document.plan
     if state.phase is not Phase.TRAINING or state.wish is not None or decision.before not in (None, plan):
         return
-    if decision.plan != plan and not fits_beyond(state, decision.plan):
+    if decision.plan != plan and memory_beyond(state) and not fits_beyond(state, decision.plan):
         return  # a pod was given memory meanwhile; the next question knows it
     if decision.plan == plan:
         _hold(draft, decision)

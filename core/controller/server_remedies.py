@@ -101,7 +101,8 @@ def _replace(draft: Draft, pod: Pod, found: HotServer) -> str | None:
     full = pod.report is None or pod.report.table_bytes > _FULL_TABLE * (pod.report.memory_bytes or limit)
     if full or watch.replaced >= rules.most_replaced or draft.now < watch.next_at:
         return ""
-    if find_hot(watch.windows, watch.calm, replace(rules, samples=rules.sure)) is None:
+    sure = rules.sure * (2 if found.alone else 1)  # its own past is weaker evidence than its peers' present
+    if find_hot(watch.windows, watch.calm, replace(rules, samples=sure)) is None:
         return None
     if begin(draft, pod.slot, why(found), _tight(state, pod)) is None:
         return ""

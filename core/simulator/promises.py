@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 60.0  # from a request to stop to the end, whatever else is wrong
 GIVE_WAY_TICKS = 3  # from lower caps to shares within them
+ROUNDING = 1e-6  # of summed shares
 DISTURBS = ("pod_started", "pod_lost", "pod_left", "routing", "plan")  # events after which a measurement begins anew
 VERDICTS = ("slow_worker", "straggler", "balance")  # about speed and traffic: measured since the last change
 CHANGES = ("routing", "plan")
@@ -63,7 +64,7 @@ class Promises:
         self._routing = Routing()
         self._manifest: Manifest | None = None
         self._closed = EMPTY
-        self._disturbed_at = self._changed_at = 0.0
+        self._disturbed_at = self._changed_at = self._routed_at = 0.0
         self._least: dict[str, float] = {}
         self._sequence = 0
         self._allowed = world.schedule.cpu
@@ -148,12 +149,14 @@ class Promises:
         """A change voids measurements; a verdict on somebody's speed rests on some that were taken since."""
         now = self._world.loop.clock.now()
         if note.kind in VERDICTS and "can't be made" not in note.text:
-            since = now - self._changed_at
+            since = now - (self._routed_at if note.kind == "balance" else self._changed_at)
             self._say("no stale sample", since >= self._least[note.kind], f"{note.text}: {since:.1f} s after a change")
         elif note.kind in DISTURBS:
             self._disturbed_at = now
             if note.kind in CHANGES:
                 self._changed_at = now
+            if note.kind == "routing":
+                self._routed_at = now
             if note.kind == "pod_lost":
                 self.thrash.stimulus()
 
@@ -192,7 +195,8 @@ class Promises:
             for name, mark in state.marks.items():
                 text = f"{name} is measured from {mark.at:.3f} s, changed at {self._disturbed_at:.3f} s"
                 self._say("no stale sample", mark.at >= self._disturbed_at, text)
-        if state.observations and state.observations is not before.observations:
+        last = before.observations[-1].time_seconds if before.observations else -1.0
+        if state.observations and state.observations[-1].time_seconds > last:
             plan = state.observations[-1].plan
             present = state.document.plan
             self._say("no stale sample", plan == present, f"{plan} was observed under {present}")
@@ -280,7 +284,7 @@ class Promises:
         Args:
             life: its cluster's account is believed. before, after: the pods just before, and now.
         """
-        cap = self._allowed + 1e-6
+        cap = self._allowed + ROUNDING
         ended = {one.name for one in before if one.ended}
         alive = {one.name for one in before} - ended
         self._shares = {name: cpu for name, cpu in self._shares.items() if name in alive}
@@ -300,10 +304,9 @@ class Promises:
             self._say("caps hold", used <= (self._world.limits.memory_bytes or 0), f"{used} bytes: {self._limits}")
         self._limits_seen = len(life.cluster.limits)
         there = [status.name for status in after if not status.ended]
-        if self._lowered is not None and sum(self._shares.get(name, 0.0) for name in there) <= (
-            self._world.limits.cpu or 0
-        ):
-            self._allowed, self._lowered = self._world.limits.cpu or 0, None
+        used = sum(self._shares.get(name, 0.0) for name in there)
+        if self._lowered is not None and used <= (self._world.limits.cpu or 0.0) + ROUNDING:
+            self._allowed, self._lowered = self._world.limits.cpu or 0.0, None
 
     # ---- answers, and the end
 

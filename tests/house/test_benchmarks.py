@@ -9,6 +9,7 @@ import pytest
 
 TIMEOUT_SECONDS = 900  # against hanging only: the promised 240 s are of a machine that does nothing else
 NAMED = {
+    "hot_ps.py": {"jct_cut_vs_none", "jct_cut_vs_restart"},
     "guard.py": {"slower_share", "gain_kept_share", "blind_slower_share"},
     "model_error.py": {"median_error", "rmsle", "coverage_80", "repeat_deviation"},
     "memory_forecast.py": {"error_at_2x", "worst_error_at_2x"},
@@ -75,6 +76,6 @@ def test_a_missed_goal_is_marked(repository, monkeypatch, value, goal, better, l
 def test_every_benchmark_is_known_here(repository):
     helpers = {
         "figures.py", "run_all.py", "resize_job.py", "model_error_job.py", "warm_start_month.py", "guard_job.py",
-        "straggler_job.py",
+        "straggler_job.py", "hot_ps_job.py",
     }  # fmt: skip
     assert {path.name for path in (repository / "benchmarks").glob("*.py")} - helpers == set(NAMED)

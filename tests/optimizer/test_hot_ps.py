@@ -98,6 +98,14 @@ def test_a_single_server_is_compared_with_itself_before() -> None:
     assert find_hot(full, calm, RULES) is None, "more work than before is the optimizer's business"
 
 
+def test_a_machine_that_is_slow_makes_no_single_server_hot() -> None:
+    alone = replace(CALM, traffic=1.0)
+    calm = seen((0, alone), places=1)
+    slow = replace(alone, cpu=0.1, waited=0.04, busy=0.05)
+    assert find_hot(seen((0, slow), places=1, step=0.096), calm, RULES) is not None, "computing takes as long as it did"
+    assert find_hot(seen((0, slow), places=1, step=0.6), calm, RULES) is None, "computing takes ten times as long"
+
+
 def test_what_was_hot_cools_only_well_below() -> None:
     still = replace(BUSY_HOST, waited=0.0075 + 0.004)
     assert find_hot(seen((2, replace(still, waited=0.0079))), (), RULES) is None

@@ -290,6 +290,8 @@ def _judged(last: Sequence[Window], place: int, calm: Sequence[Window], rules: H
         cause = Cause.VSHARD if heaviest >= rules.heavy else Cause.LOAD
     else:
         cause = Cause.CORES if use >= rules.full else Cause.HOST
+    if cause is Cause.HOST:
+        speed = min(speed, median(_answers(one, place, calm) for one in last))
     return HotServer(
         place, cause, middle(lambda one: one.waited), median(_usual(one, place, calm) for one in last),
         median(one.step for one in last), speed, use, traffic, times, heaviest,
@@ -307,8 +309,17 @@ def _usual(window: Window, place: int, calm: Sequence[Window]) -> float:
     others = [look.waited for other, look in window.servers.items() if other != place and look.traffic > 0]
     if others:
         return median(others)
-    before = [one.servers[place].waited for one in calm if place in one.servers]
-    return median(before) if before else math.inf
+    before = [one for one in calm if place in one.servers]
+    if not before:
+        return math.inf
+    # What the whole machine makes slower is not this server's fault: its workers compute longer too.
+    slower = _rest(window) / max(1e-9, median(_rest(one) for one in before))
+    return median(one.servers[place].waited for one in before) * max(1.0, slower)
+
+
+def _rest(window: Window) -> float:
+    """Of a step, in which no server is waited for."""
+    return max(0.0, window.step - math.fsum(look.waited for look in window.servers.values()))
 
 
 def _speed(window: Window, place: int, calm: Sequence[Window]) -> float | None:
@@ -319,6 +330,17 @@ def _speed(window: Window, place: int, calm: Sequence[Window]) -> float | None:
     if not known:
         known = [one for one in (_cost(w.servers[place]) for w in calm if place in w.servers) if one is not None]
     return median(known) / mine if known and mine else None
+
+
+def _answers(window: Window, place: int, calm: Sequence[Window]) -> float:
+    """How fast a place answers, of its peers' speed: a host may be busy between two requests, when none is handled.
+
+    Whoever is waited for last is waited for alone, and the others are not waited for any more: so of n servers whose
+    times are as 1 to r, the waits are as 1 to n·r − n + 1.
+    """
+    usual, waited = _usual(window, place, calm), window.servers[place].waited
+    working = max(1, sum(look.traffic > 0 for look in window.servers.values()))
+    return working / (waited / usual + working - 1) if usual > 0 and waited > 0 else 1.0
 
 
 def _cost(look: ServerLook) -> float | None:
