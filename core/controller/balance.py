@@ -88,7 +88,9 @@ def told(state: State, what: str) -> tuple[float, ...] | None:
             by_place[place] = getattr(pod.report, what)
     if any(len(by_place.get(place, ())) != VSHARDS for place in set(routing.owner)):
         return None
-    values = (by_place[place][vshard] for vshard, place in enumerate(routing.owner))
+    values = [by_place[place][vshard] for vshard, place in enumerate(routing.owner)]
+    if min(values) >= 0 and sum(values) < math.inf:  # as nearly always
+        return tuple(map(float, values))
     return tuple(float(value) if 0 <= value < math.inf else 0.0 for value in values)
 
 

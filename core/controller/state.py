@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
+from operator import attrgetter
 
 from trimtab.core.controller.actions import Action, Note
 from trimtab.core.controller.document import Document
@@ -33,6 +34,7 @@ from trimtab.core.wire.messages import Origin, PsReport
 
 MOST_FAILED_ROUNDS = 8  # of final checkpoints, or of swaps that nothing can go on without: a minute and a half
 _LONGEST_PAUSE_SECONDS = 30.0
+_SLOT = attrgetter("slot")
 MOST_METRIC_TRIES = 3  # then the job is finished without the model's own metrics
 
 
@@ -393,11 +395,11 @@ class State:
 
     def servers(self) -> list[Pod]:
         """Parameter-server pods, by place, leaving ones included."""
-        return sorted((pod for pod in self.pods.values() if pod.role == "ps"), key=lambda pod: pod.slot)
+        return sorted((pod for pod in self.pods.values() if pod.slot[0] == "ps"), key=_SLOT)
 
     def workers(self) -> list[Pod]:
         """Worker pods, by place, leaving ones included."""
-        return sorted((pod for pod in self.pods.values() if pod.role == "worker"), key=lambda pod: pod.slot)
+        return sorted((pod for pod in self.pods.values() if pod.slot[0] == "worker"), key=_SLOT)
 
     def active(self, role: str) -> list[int]:
         """Places of a role that the plan has; one that is to take over is not among them yet."""

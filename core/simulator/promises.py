@@ -304,8 +304,8 @@ class Promises:
             self._say("caps hold", used <= (self._world.limits.memory_bytes or 0), f"{used} bytes: {self._limits}")
         self._limits_seen = len(life.cluster.limits)
         there = [status.name for status in after if not status.ended]
-        used = sum(self._shares.get(name, 0.0) for name in there)
-        if self._lowered is not None and used <= (self._world.limits.cpu or 0.0) + ROUNDING:
+        cores = sum(self._shares.get(name, 0.0) for name in there)
+        if self._lowered is not None and cores <= (self._world.limits.cpu or 0.0) + ROUNDING:
             self._allowed, self._lowered = self._world.limits.cpu or 0.0, None
 
     # ---- answers, and the end
@@ -319,6 +319,7 @@ class Promises:
         world, now = self._world, self._world.loop.clock.now()
         self._stop_at = now
         calm = world.quiet_at <= now and not any(world.failing.values()) and not world.network.weather
+        calm = calm and not world.slow  # batches of a slow place are not waited for
         life = world.life
         self._calm_stop = calm and life is not None and life.state.phase is Phase.TRAINING and life.state.ledger.served
 

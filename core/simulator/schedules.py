@@ -107,7 +107,7 @@ def plan_schedule(seed: int, kind: str = "") -> Schedule:
     """The schedule of a seed; `kind` in the place of the one that the seed has to have."""
     chance = random.Random(seed)
     first = kind or KINDS[seed % len(KINDS)]
-    steady = first in OF_LONG_JOBS or chance.random() < 0.1
+    steady = first in OF_LONG_JOBS or chance.random() < 0.05
     job = _job(chance, seed, steady)
     kinds = [first]
     for _ in range(chance.randint(1, 5)):
@@ -129,7 +129,7 @@ def _job(chance: random.Random, seed: int, steady: bool) -> Schedule:
     memory = int(plan.memory_bytes + chance.choice((0, 0, 1, 2)) * (WORKER_BYTES + PS_BYTES))
     return Schedule(
         seed, STEADY if steady else BRISK,
-        batches=chance.randint(120, 240) if steady else chance.randint(20, 100),
+        batches=chance.randint(100, 200) if steady else chance.randint(20, 100),
         evaluation=chance.choice((0, 0, 3)), metrics=chance.random() < 0.3,
         plan=plan, cpu=plan.cpu + spare, memory_bytes=memory,
         mode=chance.choice((Mode.AUTO, Mode.AUTO, Mode.AUTO, Mode.FIXED, Mode.ADVISE)),

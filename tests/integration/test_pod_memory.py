@@ -61,6 +61,16 @@ def small_server(monkeypatch):
     monkeypatch.setattr(run, "explained", small)
 
 
+def limit_of(group, file):
+    """A group's limit; 0 where it has just been made, so that nobody is in it and it has none yet."""
+    text = (group / file).read_text().strip()
+    if text == "max" or int(text) >= 1 << 60:
+        if not (group / "cgroup.procs").read_text().strip():
+            return 0
+        text = (group / file).read_text().strip()  # it was given one before anybody came
+    return int(text)
+
+
 class Watcher(threading.Thread):
     """Looks at the memory groups of this process's job."""
 
@@ -81,11 +91,11 @@ class Watcher(threading.Thread):
     def look(self, job, limit, used):
         self.caps.add(int((job / limit).read_text()))
         pods = [path for path in job.iterdir() if path.is_dir() and path.name.startswith(("ps-", "worker-"))]
-        self.sums.append(sum(int((pod / limit).read_text()) for pod in pods))
+        self.sums.append(sum(limit_of(pod, limit) for pod in pods))
         for pod in pods:
             if pod.name.startswith("ps-"):
                 self.most_used = max(self.most_used, int((pod / used).read_text()))
-                if self.limits[-1:] != [here := int((pod / limit).read_text())]:
+                if (here := limit_of(pod, limit)) and self.limits[-1:] != [here]:
                     self.limits.append(here)
 
     def __enter__(self):
