@@ -39,7 +39,7 @@ def ladder(found: HotServer, rules: HotRules) -> tuple[str, ...]:
     """What can help, the cheapest first."""
     if found.cause is not Cause.HOST:
         return (MOVES, CORES)
-    if found.speed < rules.very_slow:
+    if found.speed < rules.very_slow or found.busy < found.excess / 2:  # not even at work: less of it changes nothing
         return (SUCCESSOR, EMPTY)
     return (MOVES, SUCCESSOR, EMPTY)
 

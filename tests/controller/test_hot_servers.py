@@ -37,7 +37,7 @@ class HotWorld(World):
     Attributes:
         speed: of a process, 1.0 where none is named. others: of any process that is not named.
         work: cores that a server with an even part uses. cost: seconds that it needs for a batch.
-        traffic: of each vshard.
+        traffic: of each vshard. stopped: processes that are late between requests, not while they handle them.
     """
 
     def __init__(self, ps: int = 3, batches: int = BATCHES, plan: Plan | None = None, **changes: object) -> None:
@@ -50,6 +50,7 @@ class HotWorld(World):
         self.known: tuple[int, object, dict[str, float]] = (-1, None, {})
         self.notes: list[Note] = []
         self.names: set[str] = set()
+        self.stopped: set[str] = set()
         self.pods: tuple[PodName, ...] = ()
         chosen = {"limits": CAPS, "balance": QUIET, "hot": RULES, "tables": ("a", "b")} | changes
         super().__init__(
@@ -116,7 +117,7 @@ class HotWorld(World):
         for name, one in times.items():
             last = max((other for process, other in times.items() if process != name), default=0.0)
             waits[name] = done * (one / 2 + max(0.0, one - last) / 2)
-            self.busy[name] = self.busy.get(name, 0.0) + done * one
+            self.busy[name] = self.busy.get(name, 0.0) + done * one * (0.2 if name in self.stopped else 1.0)
             cores = self.work * parts[name] * len(parts) * min(1.0, self.speed.get(name, 1.0) * 2)
             self.cpu[name] = self.cpu.get(name, 0.0) + done * (COMPUTE + COST) / 2 * cores
         self.calls[-1] = replace(self.calls[-1], ps_seconds=waits)
@@ -216,6 +217,14 @@ def test_one_that_is_somewhat_slow_gives_vshards_to_its_peers() -> None:
     rounds(world, 10.0)
     assert len(world.told("vshards move;")) == 1 and not world.told("takes its place"), "what helps is enough"
     finish(world)
+
+
+def test_one_that_is_late_without_being_at_work_gains_nothing_from_having_less_of_it() -> None:
+    world = trained(HotWorld())
+    slow = world.process(0)
+    world.speed[slow], world.stopped = 0.45, {slow}
+    until(world, lambda: world.told("takes over"))
+    assert not world.told("vshards move;")
 
 
 def test_where_its_peers_are_full_moves_would_only_shift_the_trouble() -> None:

@@ -7,7 +7,8 @@ import pytest
 @pytest.mark.parametrize(
     ("mutation", "promise"),
     [
-        (mutations.takes_any_copy, "what is closed stays closed"),
+        (mutations.believes_reports_at_the_end, "the end is a whole manifest"),
+        (mutations.deletes_what_is_in_force, "files in force stay"),
         (mutations.forgets_who_leaves, "caps hold"),
         (mutations.lends_while_it_stops, "nothing is lent out of time"),
     ],

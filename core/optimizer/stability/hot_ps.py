@@ -189,6 +189,7 @@ class HotServer:
         waited, usual: for it and for its peers, in one batch. step: of one worker, seconds.
         speed: of its peers' with equal work. use: of its cores. traffic, heaviest: see `ServerLook`.
         times: its traffic over what would be its part. alone: it has no peers that work; `usual` is from before.
+        busy: seconds of a batch in which it handled requests; the rest of what was waited it was not even at work.
     """
 
     place: int
@@ -202,6 +203,7 @@ class HotServer:
     times: float
     heaviest: float
     alone: bool = False
+    busy: float = 0.0
 
     @property
     def excess(self) -> float:
@@ -296,6 +298,7 @@ def _judged(last: Sequence[Window], place: int, calm: Sequence[Window], rules: H
         place, cause, middle(lambda one: one.waited), median(_usual(one, place, calm) for one in last),
         median(one.step for one in last), speed, use, traffic, times, heaviest,
         not any(other != place and look.traffic > 0 for one in last for other, look in one.servers.items()),
+        middle(lambda one: one.busy),
     )  # fmt: skip
 
 
