@@ -69,7 +69,8 @@ def measure(sample: str, folder: Path, seconds: float) -> Measured:
 
     found, stop = Measured(), threading.Event()
     usual, serve, stub, first_plan = driver.SYNC_SECONDS, running.serve_controller, running.PsStub, run.first_plan
-    state: dict[str, Any] = {"since": None, "began": None, "turn": True, "rows": 0, "pods": {}, "cpu": 0.0}
+    state: dict[str, Any] = {"since": None, "began": None, "turn": True, "rows": 0, "pods": {}, "cpu": 0.0,
+                             "all_rows": 0}
 
     def first(*words: Any, **more: Any) -> Any:
         from dataclasses import replace
@@ -93,7 +94,7 @@ def measure(sample: str, folder: Path, seconds: float) -> Measured:
 
     def listening(address: str, secret: bytes, answer: Any, *more: Any) -> Any:
         def both(sync: Any) -> Any:
-            state["all_rows"] = state.get("all_rows", 0) + sum(one.rows for one in sync.losses)
+            state["all_rows"] += sum(one.rows for one in sync.losses)
             found.worker_reports += state["turn"] and state["began"] is not None
             return answer(sync)
 
@@ -104,8 +105,9 @@ def measure(sample: str, folder: Path, seconds: float) -> Measured:
         if seen.phase != "training":
             return
         if state["began"] is None:
-            state["trains"] = state.get("trains", now)
-            if now - state["trains"] > WARM_SECONDS:
+            if state["all_rows"]:
+                state["trains"] = state.get("trains", now)
+            if now - state.get("trains", now) > WARM_SECONDS:
                 state["began"] = now
                 turn_over(now)
             return

@@ -14,7 +14,7 @@ from trimtab.core.controller.moving import transfers
 from trimtab.core.controller.spreading import BalanceRules, loads, unevenness, weights
 from trimtab.core.controller.state import Phase, first_state
 from trimtab.core.domain.intervals import IntervalSet
-from trimtab.core.domain.job import JobState
+from trimtab.core.domain.job import JobState, Mode
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.domain.plan import Limits
 from trimtab.core.wire.messages import from_bitmap
@@ -299,3 +299,50 @@ def test_a_new_controller_takes_the_owners_as_they_are():
     rounds(world, 1.0)  # everything is given to the places' new processes; nothing goes elsewhere
     until(world, world.rest)
     assert world.state.document.routing.owner == document.routing.owner
+
+
+def test_in_mode_advise_it_is_only_said() -> None:
+    world = LoadedWorld()
+    world.state = replace(world.state, settings=replace(world.state.settings, mode=Mode.ADVISE))
+    until(world, world.rest)
+    hot_half(world)
+    version = world.state.document.routing.version
+    until(world, lambda: world.notes)
+    rounds(world, 3 * RULES.seconds)
+    assert world.notes[0].text.endswith("vshards would move: advice only")
+    assert world.state.document.routing.version == version and len(world.notes) == 1
+
+
+class StagedWorld(LoadedWorld):
+    """Moves are prepared, and their refreshes bring what the test says, one value with each report."""
+
+    refreshed: list[int]
+    given = 0
+
+    def deliver_request(self, at: int = 0, again: bool = False) -> None:
+        before = len(self.reports)
+        super().deliver_request(at, again)
+        for place, said in enumerate(self.reports[before:], before):
+            if said.report.staged and self.refreshed:
+                rows = self.refreshed.pop(0) if len(self.refreshed) > 1 else self.refreshed[0]
+                self.given += self.state.document.routing.version == 1
+                staged = tuple(replace(one, refreshed_rows=rows) for one in said.report.staged)
+                self.reports[place] = replace(said, report=replace(said.report, staged=staged))
+
+
+@pytest.mark.parametrize(
+    ("refreshed", "reports"),
+    [
+        ([10_000], 1),  # little is left
+        ([400_000, 200_000, 100_000, 50_000, 25_000], 5),  # less each time: worth waiting for
+        ([400_000, 200_000, 190_000, 10], 3),  # hardly less: it will not become less
+        ([400_000], 10),  # nothing new: in time all the same
+    ],
+)
+def test_a_prepared_move_waits_as_long_as_that_makes_it_shorter(refreshed: list[int], reports: int) -> None:
+    world = StagedWorld(ps=1)
+    world.refreshed = list(refreshed)
+    until(world, world.rest)
+    world.wish(plan_of(2, 1))
+    until(world, lambda: world.state.document.routing.version > 1)
+    assert world.given == reports
