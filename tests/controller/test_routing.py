@@ -73,35 +73,6 @@ def test_what_is_level_within_two_percent_is_left_alone():
         assert unevenness(loads(new, weight, [0, 1])) < 1 + SLACK
 
 
-@given(
-    st.dictionaries(st.integers(0, 5), st.sampled_from([0.0, 0.05, 0.3, 0.5, 1.0]), min_size=1),
-    st.integers(0, 1000), st.floats(0, 1.2),
-)  # fmt: skip
-def test_loads_are_level_for_what_each_place_can_carry(capacity, seed, steep):
-    places = sorted(capacity)
-    weight = [(1 + rank) ** -steep for rank in range(VSHARDS)]
-    random.Random(seed).shuffle(weight)
-    owner = spread(tuple(vshard % 6 for vshard in range(VSHARDS)), places, weight, capacity)
-    able = {place: part for place, part in capacity.items() if part > 0} or dict.fromkeys(places, 1.0)
-    assert set(owner) <= set(able), "what can carry nothing has nothing"
-    load, even = loads(owner, weight, sorted(able)), sum(weight) / sum(able.values())
-    least = min(load[place] / able[place] for place in able)
-    for place, part in able.items():  # level, or nothing that it has could go elsewhere and help
-        own = [one for one, at in zip(weight, owner, strict=True) if at == place]
-        gap = load[place] / part - least
-        assert gap <= 2 * SLACK * even / min(able.values()) + 1e-9 or min(own) >= gap * min(able.values()) / 2
-    assert spread(owner, places, weight, capacity) == owner, "it stays as it is"
-    if all(part == 1.0 for part in capacity.values()):
-        assert owner == spread(tuple(vshard % 6 for vshard in range(VSHARDS)), places, weight)
-
-
-def test_a_place_with_half_the_capacity_is_level_with_half_the_load():
-    owner = spread(tuple(vshard % 3 for vshard in range(VSHARDS)), [0, 1, 2], [1.0] * VSHARDS, {1: 0.5})
-    assert counts(owner)[1] in (102, 103)
-    assert unevenness(loads(owner, [1.0] * VSHARDS, [0, 1, 2]), {1: 0.5}) < 1.02
-    assert unevenness(loads(owner, [1.0] * VSHARDS, [0, 1, 2])) > 1.15
-
-
 @given(st.integers(1, 7), st.lists(st.sets(st.integers(0, 6)), max_size=8))
 def test_tenures_change_exactly_with_their_owner(count, restarts):
     born = {place: f"process-{place}-0" for place in range(count)}
