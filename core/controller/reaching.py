@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import stat
+import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from trimtab.core.clock import Clock
+from trimtab.core.clock import Clock, SystemClock
 from trimtab.core.controller.lost import Controller, controller_of
 from trimtab.core.controller.places import called, home
 from trimtab.core.controller.status import DIED, ELSEWHERE, ENDED, PREPARING, SILENT, Status
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_PAUSE_SECONDS = 0.1  # between two tries
 ANSWER_SECONDS = 10.0  # a controller is busy for a fraction of a second at most, and so is a healthy machine
 
 
@@ -45,15 +48,24 @@ class NoAnswer(JobFailed):
         super().__init__(text)
 
 
+class _BrokeOff(Exception):
+    """No answer this time; `silent` says what it means if it stays so."""
+
+    def __init__(self, silent: NoAnswer) -> None:
+        self.silent = silent
+        super().__init__(str(silent))
+
+
 class JobLine:
     """A line to whoever controls a job at the time; use as a context manager.
 
     Args:
-        job_dir: of the job. seconds: how long to wait for an answer.
+        job_dir: of the job. seconds: how long to wait for an answer. clock: the machine's by default.
     """
 
-    def __init__(self, job_dir: Path, seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(self, job_dir: Path, seconds: float = ANSWER_SECONDS, clock: Clock | None = None) -> None:
         self._job_dir, self._seconds = job_dir, seconds
+        self._clock = clock if clock is not None else SystemClock()
         self._job_id = ""
         self._stub: JobStub | None = None
         self._private: Path | None = None  # of the controller that the stub leads to
@@ -74,17 +86,36 @@ class JobLine:
     def ask(self, command: Literal["status", "stop", "checkpoint"] = "status", *, now: bool = False) -> JobAnswer:
         """Ask the controller; see `JobCommand`.
 
+        One that breaks off (it may be ending, or another one takes its place) is looked for again and asked again,
+        until the time is up: being asked twice changes nothing.
+
         Raises:
             NoAnswer: nobody answers; says why, and what to do.
         """
+        never, until = threading.Event(), self._clock.now() + self._seconds
+        while True:
+            try:
+                return self._ask(JobCommand("", command, now), max(until - self._clock.now(), _PAUSE_SECONDS))
+            except _BrokeOff as error:
+                if self._clock.now() + _PAUSE_SECONDS >= until:
+                    raise error.silent from error
+                self._clock.wait(never, _PAUSE_SECONDS)
+
+    def _ask(self, wish: JobCommand, seconds: float) -> JobAnswer:
+        """Ask once whoever is the controller now."""
         controller = self.controller
         if controller is None or not controller.alive:
             raise self._nobody(controller)
         stub = self._dial(controller)
+        from trimtab.core.wire.control import Unreachable
+
         try:
-            return stub.command(JobCommand(self._id(), command, now), self._seconds)
+            return stub.command(replace(wish, job_id=self._id()), seconds)
         except Refused as error:
             raise NoAnswer(SILENT, f"job {called(self._job_dir)}: {error}") from error
+        except Unreachable as error:
+            self._hang_up()
+            raise _BrokeOff(self._silent(controller, error)) from error
         except WireError as error:
             self._hang_up()
             raise self._silent(controller, error) from error

@@ -37,12 +37,14 @@ def stops_in_order(
     """
     time = clock if clock is not None else SystemClock()
     asked_at: float | None = None
+    told = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked_at
+        nonlocal asked_at, told
         again = asked_at is not None and time.now() - asked_at > ONE_WISH_SECONDS
         asked_at = time.now() if asked_at is None else asked_at
-        if driven():
+        if driven() and not told:
+            told = True  # first: the next signal may arrive within `set`, which would then wait for itself
             stop.set()
         if again or not driven():
             raise KeyboardInterrupt

@@ -122,6 +122,31 @@ def test_a_controller_that_hangs_is_said_with_what_to_do(job: Path) -> None:
     assert error.value.word == "silent" and f"kill -9 {os.getpid()}" in str(error.value)
 
 
+def test_a_controller_that_breaks_off_is_asked_again(job: Path) -> None:
+    """It breaks off what it was asked while it ends or starts; nobody hangs then."""
+    heard: list[JobCommand] = []
+
+    def answer(request: JobCommand) -> JobAnswer:
+        heard.append(request)
+        if len(heard) == 1:
+            raise RuntimeError("a call of a server that is closing")
+        return JobAnswer(RUN, status=stands(job))
+
+    with answering(job, answer), JobLine(job) as line:
+        line.ask("stop")
+    assert heard == [JobCommand(RUN, "stop")] * 2
+
+
+def test_a_job_that_ends_while_it_is_asked_has_ended(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def break_off(request: JobCommand) -> JobAnswer:
+        end(job, JobState.FINISHED, "")
+        disown(job)
+        raise RuntimeError("a call of a server that is closing")
+
+    with answering(job, break_off):
+        assert "finished" in shown(capsys, "stop", RUN)
+
+
 def test_another_versions_controller_is_said(job: Path) -> None:
     def other(request: JobCommand) -> JobAnswer:
         raise WireError("JobCommand: cannot be decoded: it has a field that this version does not know")

@@ -80,3 +80,21 @@ def test_another_thread_sets_no_handlers() -> None:
     thread.start()
     thread.join()
     assert entered.is_set()
+
+
+def test_a_signal_that_arrives_while_another_is_told_of_does_not_wait_for_it() -> None:
+    """A time limit signals the process and its group at once; the lock of an event does not let its owner in twice."""
+
+    class Event(threading.Event):
+        told = 0
+
+        def set(self) -> None:
+            self.told += 1
+            if self.told == 1:
+                os.kill(os.getpid(), signal.SIGTERM)  # in the middle of it
+            super().set()
+
+    stop = Event()
+    with stops_in_order(stop, lambda: True, clock=ManualClock()):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.is_set() and stop.told == 1
