@@ -8,6 +8,7 @@ rows stay, in the cache where `train` will look for them.
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -93,12 +94,13 @@ def foresee(
     looked: Looked, resources: Resources, beginning: Beginning, what_ifs: Sequence[WhatIf] = ()
 ) -> Preview:  # fmt: skip
     """What the job would bring with its first plan and the others that it may grow to."""
-    spec, decision = looked.spec, beginning.decision
+    spec, decision, table = looked.spec, beginning.decision, beginning.need.table
     question = Question(
         time_seconds=0.0, plan=decision.plan, batch_size=spec.batch_size, batches_left=looked.rows.batches,
         observations=(), prior=beginning.prior, limits=resources.for_pods, objective=spec.objective,
         prices=spec.prices, decisions=(), switch_seconds={}, cpu_enforced=not resources.not_enforced,
-        budget=spec.budget, deadline_seconds=spec.deadline_seconds,
+        budget=spec.budget, deadline_seconds=spec.deadline_seconds, not_started=True,
+        table_bytes_at_end=math.ceil(table.high) if table is not None else 0,
     )  # fmt: skip
     runs = beginning.prior_runs or tuple(run.run_id for run in beginning.warm.runs)
     return preview(question, decision, looked.rows.expected, runs, what_ifs)

@@ -25,7 +25,7 @@ from trimtab.core.history.open import open_history
 from trimtab.core.history.outbox import FOLDER
 from trimtab.core.history.past import PastRuns
 from trimtab.core.history.recorder import Recorder
-from trimtab.core.optimizer.past_memory import RowBytes, memory_need
+from trimtab.core.optimizer.past_memory import MemoryNeed, RowBytes, memory_need
 from trimtab.core.optimizer.start import NOT_ENFORCED, caps_for_pods, first_plan
 from trimtab.core.optimizer.warm_start import HARD_TAGS, prior_observations, prior_runs, warm_start
 
@@ -61,13 +61,14 @@ class Beginning:
     """How a job begins: its first plan as a decision, what that rests on, and observations of past runs.
 
     `prior_runs` are those that the observations come from: of all runs in `warm` the heaviest, and also where the mode
-    follows no run's plan.
+    follows no run's plan. `need`: of memory, as far as it is known.
     """
 
     decision: Decision
     warm: WarmStart
     prior: tuple[Observation, ...]
     prior_runs: tuple[str, ...] = ()
+    need: MemoryNeed = MemoryNeed()
 
 
 def resources_of(spec: JobSpec, machine: Room | None = None) -> Resources:
@@ -176,4 +177,4 @@ class Memory:
             decision = replace(decision, reason=decision.reason.replace(NOT_ENFORCED, cause))
         if not warm.runs:
             warm = replace(warm, plan=None)  # floors of memory, which the first plan has taken in
-        return Beginning(replace(decision, number=1), warm, prior, prior_of)
+        return Beginning(replace(decision, number=1), warm, prior, prior_of, need)

@@ -24,6 +24,11 @@ def table_room(ps_memory_bytes: int) -> int:
     return max(PS_BASE_BYTES // 2, int((ps_memory_bytes - PS_BASE_BYTES) / (1 + SNAPSHOT_SHARE)))
 
 
+def ps_memory_for(table_bytes: float) -> int:
+    """The least memory of a PS whose table may become so large, in whole MiB: `table_room` the other way round."""
+    return _floor_mebi(math.ceil(PS_BASE_BYTES + table_bytes * (1 + SNAPSHOT_SHARE)) + 2**20 - 1)
+
+
 @dataclass(frozen=True)
 class RolePlan:
     """Replicas of one role and what each of them gets.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.domain.plan import SMALLEST_CPU, Plan, RolePlan, table_room
+from trimtab.core.domain.plan import SMALLEST_CPU, Plan, RolePlan, ps_memory_for, table_room
 from trimtab.core.optimizer.question import Question
 from trimtab.core.optimizer.space import Space
 from trimtab.core.perf.iteration import Array, Shapes
@@ -35,12 +35,12 @@ class Lattice:
 
     Attributes:
         shapes: their replicas and cores. cost: currency per hour each.
-        ps_memory, worker_memory: bytes per pod, the same in all.
+        ps_memory: bytes per PS, one for each of `shapes`. worker_memory: bytes per worker, the same in all.
     """
 
     shapes: Shapes
     cost: Array
-    ps_memory: int
+    ps_memory: Array
     worker_memory: int
     present: int | None
 
@@ -51,7 +51,7 @@ class Lattice:
         """The plan at `index`."""
         shapes = self.shapes
         return Plan(
-            RolePlan(int(shapes.ps[index]), float(shapes.ps_cpu[index]), self.ps_memory),
+            RolePlan(int(shapes.ps[index]), float(shapes.ps_cpu[index]), int(self.ps_memory[index])),
             RolePlan(int(shapes.workers[index]), float(shapes.worker_cpu[index]), self.worker_memory),
         )
 
@@ -80,7 +80,8 @@ def lattice(question: Question, everything: bool = False) -> Lattice:
     # A plan that users gave may have shares below the smallest; it may stay.
     usable = mine | ((worker_cpu >= SMALLEST_CPU - 1e-9) & (ps_cpu >= SMALLEST_CPU - 1e-9))
     usable &= w * worker_cpu + p * ps_cpu <= (limits.cpu or math.inf) + 1e-9
-    memory = w * plan.worker.memory_bytes + p * plan.ps.memory_bytes
+    each = ps_memory(question, p)
+    memory = w * plan.worker.memory_bytes + p * each
     usable &= memory <= (limits.memory_bytes or math.inf)
     usable &= w <= (limits.workers or math.inf)
     usable &= p <= (limits.ps or math.inf)
@@ -89,13 +90,13 @@ def lattice(question: Question, everything: bool = False) -> Lattice:
     cost = shapes.cpu * prices.core_hour + memory[usable] / 2**30 * prices.gib_hour
     found = np.flatnonzero(mine[usable])
     present = int(found[0]) if len(found) else None
-    return Lattice(shapes, cost, plan.ps.memory_bytes, plan.worker.memory_bytes, present)
+    return Lattice(shapes, cost, each[usable], plan.worker.memory_bytes, present)
 
 
 def space(question: Question) -> Space:
     """All plans within the caps as axes, however many they are; for where CPU shares hold and cores are an axis.
 
-    Memory per pod is that of `question.plan` in all of them.
+    Memory per worker is that of `question.plan` in all of them, and so is a PS's once the job has started.
     """
     plan, limits = question.plan, question.limits
     least = min(needed_ps(question), limits.ps or 2**31)
@@ -103,7 +104,7 @@ def space(question: Question) -> Space:
     return Space(
         np.arange(1, _most(plan.worker.replicas, limits.workers, limits.cpu, True) + 1, dtype=float),
         _worker_cores(plan.worker.cpu), ps, _ps_cores(plan.ps.cpu),
-        plan.worker.memory_bytes, np.full(len(ps), float(plan.ps.memory_bytes)),
+        plan.worker.memory_bytes, ps_memory(question, ps),
         limits.cpu or math.inf, float(limits.memory_bytes or math.inf), question.prices,
     )  # fmt: skip
 
@@ -114,6 +115,8 @@ def needed_ps(question: Question) -> int:
     The fullest of them decides (case 11): as it was measured for so many PSs as there are, else as it may become.
     Where the limits of those that are there can rise as far as the tables need, no more of them are needed.
     """
+    if question.not_started:
+        return 1
     table, present = table_to_hold(question), question.plan.ps.replicas
     each = table_room(question.plan.ps.memory_bytes)
     needed = max(1, math.ceil(table * max(TABLE_SKEW, question.table_skew) / each))
@@ -123,6 +126,18 @@ def needed_ps(question: Question) -> int:
     if question.ps_memory_bytes and table * (question.table_skew or TABLE_SKEW) <= present * raised:
         return min(needed, present)
     return needed
+
+
+def ps_memory(question: Question, ps: Array) -> Array:
+    """Bytes per PS of plans with so many PSs: those of the present plan, which a job that runs gives to each that comes.
+
+    Where it has not started, fewer PSs have as much more as the forecast of the fullest one's table asks for.
+    """
+    present = float(question.plan.ps.memory_bytes)
+    table = table_to_hold(question) * max(TABLE_SKEW, question.table_skew) if question.not_started else 0
+    if not table:
+        return np.full(len(ps), present)
+    return np.array([max(present, float(ps_memory_for(table / one))) for one in ps])
 
 
 def table_to_hold(question: Question) -> int:

@@ -5,7 +5,8 @@ measured, so no prediction here has a range. Without a past run there is no leve
 the stated shape of a step's CPU, and no second or money of the whole job is made up.
 
 The plans are those that the job may grow to within its caps: memory per pod and a worker's threads stay as they are in
-the first plan, for a process cannot be given more of them while it runs.
+the first plan, for a process cannot be given more of them while it runs. Fewer PSs than in the first plan are possible
+too, for a job that is started so; each has the memory then that the forecast of its tables asks for.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trimtab.core.domain.plan import Plan, RolePlan, within
+from trimtab.core.domain.quantities import format_memory
 from trimtab.core.domain.records import Considered, Decision, Range
 from trimtab.core.optimizer import words
 from trimtab.core.optimizer.feasible import in_time, keeps_limits, limits_said
 from trimtab.core.optimizer.front import Candidate, exact_front, front_of
-from trimtab.core.optimizer.lattice import Lattice, lattice, space
+from trimtab.core.optimizer.lattice import Lattice, lattice, ps_memory, space, table_to_hold
 from trimtab.core.optimizer.objective import scores
 from trimtab.core.optimizer.outlook import Outlook, Preview, WhatIf
 from trimtab.core.optimizer.question import Question
@@ -79,7 +81,7 @@ def preview(
         question, decision, rows, speed.relative, speed.stated, first, first, front,
         space(question).count_within() if question.cpu_enforced else len(plans),
         tuple((float(plans.cost[index]), float(throughput[index])) for index in some),
-        speed.law, speed.rests_on, speed.held, speed.notes,
+        speed.law, (*speed.rests_on, *_memory_said(question)), speed.held, speed.notes,
         tuple(_wished(question, speed, rows, plans, wish, setting) for wish in what_ifs),
     )  # fmt: skip
     best = _best(found)
@@ -189,7 +191,7 @@ def _stated(shapes: Shapes, batch_size: int, setting: Setting) -> Array:
 
 
 def _reachable(question: Question) -> Lattice:
-    """Plans within the caps with the first plan's memory per pod and threads; a selection where there are very many."""
+    """Plans within the caps with the first plan's threads; a selection where there are very many."""
     return lattice(question, everything=True)
 
 
@@ -200,6 +202,15 @@ def _front(question: Question, speed: _Speed, plans: Lattice, throughput: Array)
         return exact_front(space(question), speed.at, speed.at).candidates()
     some = front_of(plans.cost, throughput)
     return tuple(Candidate(plans.plan(one), float(plans.cost[one]), float(throughput[one])) for one in some)
+
+
+def _memory_said(question: Question) -> tuple[str, ...]:
+    """What the memory of plans with fewer PSs than the first one rests on, where it is more than the first one's."""
+    first = question.plan.ps
+    if ps_memory(question, np.ones(1))[0] <= first.memory_bytes or first.replicas == 1:
+        return ()
+    table = format_memory(math.ceil(table_to_hold(question) / 2**20) << 20)
+    return (f"memory: the tables may reach {table}, so fewer PSs than {first.replicas} get as much more as that needs",)
 
 
 def _outlook(question: Question, speed: _Speed, rows: int, plan: Plan) -> Outlook:
@@ -226,7 +237,8 @@ def _wished(
         cores = [float(shapes.worker_cpu[same[0]]), float(shapes.ps_cpu[same[0]])] if len(same) else cores
     cores[0] = cores[0] if wish.worker_cpu is None else wish.worker_cpu
     cores[1] = cores[1] if wish.ps_cpu is None else wish.ps_cpu
-    plan = Plan(RolePlan(p, cores[1], base.ps.memory_bytes), RolePlan(w, cores[0], base.worker.memory_bytes))
+    memory = int(ps_memory(question, np.array([float(p)]))[0])
+    plan = Plan(RolePlan(p, cores[1], memory), RolePlan(w, cores[0], base.worker.memory_bytes))
     found = _outlook(question, speed, rows, plan)
     batch = wish.batch_size or question.batch_size
     if batch == question.batch_size:

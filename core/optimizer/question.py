@@ -38,6 +38,7 @@ class Question:
         table_bytes_at_end: forecast of the same; 0: unknown. table_bytes_high: the high end of its range when twice as
             many rows have been seen as now, or at the end where that comes first; 0: unknown.
         table_skew: bytes of the fullest PS over the mean of all; 0: unknown.
+        not_started: nothing runs yet, so each number of PSs can have the memory that it needs.
         ps_memory_bytes: what each of the present PSs can be given without a change of the plan; 0: what the plan says.
         cpu_enforced: False: shares do not hold here, so a pod is bound by its threads and the machine alone.
         period_seconds: over which shares are accounted.
@@ -59,6 +60,7 @@ class Question:
     table_bytes_high: int = 0
     table_skew: float = 0.0
     ps_memory_bytes: int = 0
+    not_started: bool = False
     cpu_enforced: bool = True
     period_seconds: float = LOCAL_PERIOD_SECONDS
     budget: float | None = None

@@ -12,15 +12,14 @@ from dataclasses import replace
 
 from trimtab.core.domain.job import JobSpec, Mode
 from trimtab.core.domain.plan import (
-    PS_BASE_BYTES,
     SMALLEST_CPU,
     SMALLEST_PS_MEMORY,
     SMALLEST_WORKER_MEMORY,
-    SNAPSHOT_SHARE,
     Limits,
     Plan,
     RolePlan,
     cold_plan,
+    ps_memory_for,
 )
 from trimtab.core.domain.quantities import format_memory
 from trimtab.core.domain.records import Decision, WarmStart
@@ -197,8 +196,8 @@ def _with_need(plan: Plan, need: MemoryNeed, spec: JobSpec, caps: Limits) -> tup
     if need.table is not None:
         most = max(p, caps.ps or 2 * p) if spec.mode is Mode.AUTO else p
         room = (caps.memory_bytes or 0) - w * max(worker, plan.worker.memory_bytes)
-        sizes = ((count, _ps_memory(need.table.high * TABLE_SKEW / count)) for count in range(p, most + 1))
-        ps = max(ps, next((size for count, size in sizes if count * size <= room), 0) or _ps_memory(
+        sizes = ((count, ps_memory_for(need.table.high * TABLE_SKEW / count)) for count in range(p, most + 1))
+        ps = max(ps, next((size for count, size in sizes if count * size <= room), 0) or ps_memory_for(
             need.table.high * TABLE_SKEW / most
         ))  # fmt: skip
     floor = Plan(replace(plan.ps, memory_bytes=ps), replace(plan.worker, memory_bytes=worker))
@@ -209,11 +208,6 @@ def _with_need(plan: Plan, need: MemoryNeed, spec: JobSpec, caps: Limits) -> tup
     if raised.worker != plan.worker and need.worker is not None:
         words.append(f"a worker should need {format_memory(_mebi(int(need.worker.middle)))}")
     return raised, f"; {', '.join(words)}"
-
-
-def _ps_memory(table_bytes: float) -> int:
-    """The least memory of a parameter server whose table may become so large: `table_room` the other way round."""
-    return _mebi(math.ceil(PS_BASE_BYTES + table_bytes * (1 + SNAPSHOT_SHARE)) + 2**20 - 1)
 
 
 def _but_memory(plan: Plan) -> tuple[int, float, int, float]:

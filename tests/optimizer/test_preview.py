@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from trimtab.core.domain.job import Objective
-from trimtab.core.domain.plan import Limits, Plan, Prices, RolePlan
+from trimtab.core.domain.plan import Limits, Plan, Prices, RolePlan, ps_memory_for, table_room
 from trimtab.core.domain.records import Decision, Observation, Range
 from trimtab.core.errors import BadInput
 from trimtab.core.optimizer.feasible import OPTIMISM, check_feasible, duration, money, time_text
+from trimtab.core.optimizer.lattice import TABLE_SKEW
 from trimtab.core.optimizer.outlook import WhatIf
 from trimtab.core.optimizer.preview import (
     COLD,
@@ -239,3 +240,30 @@ def test_windows_that_say_nothing_are_no_level():
 )
 def test_times_are_shown_rounded_up_and_typed_as_options_take_them(seconds, shown, typed):
     assert (duration(seconds), time_text(seconds)) == (shown, typed)
+
+
+def test_fewer_pss_have_the_memory_that_the_forecast_asks_for():
+    """A plan that could not hold its tables is no plan; one whose PSs are larger costs more and has to fit."""
+    first = Plan(RolePlan(3, 0.3, 300 * MIB), RolePlan(1, 0.8, 800 * MIB))
+    table, limits = 300 * MIB, replace(LIMITS, ps=4)
+    asked = question(plan=first, limits=limits, not_started=True, table_bytes_at_end=table)
+    found = look(asked, what_ifs=[WhatIf(ps=1), WhatIf(ps=4)])
+    for one in (*found.front, *found.what_if):
+        memory = one.plan.ps.memory_bytes
+        assert table_room(memory) * one.plan.ps.replicas >= table * TABLE_SKEW
+        assert memory == max(300 * MIB, ps_memory_for(table * TABLE_SKEW / one.plan.ps.replicas))
+        assert one.cost_per_hour == pytest.approx(Prices().per_hour(one.plan))
+    assert 1 in {one.plan.ps.replicas for one in found.front}
+    assert found.first.plan == first and found.what_if[0].plan.ps.memory_bytes > 600 * MIB
+    assert any("the tables may reach 300Mi, so fewer PSs than 3" in text for text in found.rests_on)
+    small = replace(limits, memory_bytes=first.memory_bytes)  # one large PS has less room of its own than three
+    tight = look(replace(asked, limits=small, table_bytes_at_end=5 * table))
+    assert all(one.plan.memory_bytes <= small.memory_bytes for one in tight.front)
+    assert 1 not in {one.plan.ps.replicas for one in tight.front}
+
+
+def test_without_a_forecast_every_ps_has_what_the_first_plan_gives():
+    first = Plan(RolePlan(2, 0.3, 300 * MIB), RolePlan(1, 0.8, 800 * MIB))
+    found = look(question(plan=first, not_started=True))
+    assert {one.plan.ps.memory_bytes for one in found.front} == {300 * MIB}
+    assert not any(text.startswith("memory") for text in found.rests_on)
