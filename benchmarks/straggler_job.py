@@ -132,7 +132,7 @@ class Job:
                 result = train(spec, progress, stop=stop, checkpoint_seconds=1e9)
                 told.state, told.rate = str(result.state), result.samples_per_second or 0.0
         except Interrupted as ended:
-            told.state = str(ended.outcome.state) if ended.outcome is not None else "stopped"
+            told.state = str(ended.outcome["state"]) if ended.outcome is not None else "stopped"
         finally:
             for one in slowed:
                 one.close()
