@@ -3,12 +3,12 @@
 One job trains on the sample in mode `advise`, so that all of it is at work (reports, windows, fits, decisions,
 stability) and the plan stays as it is: 2 workers of 0.65 cores and a parameter server (PS) of 0.5. Its controller runs
 in the benchmark's own process, whose CPU seconds while the job trains are counted whole, what `step`, the network and
-the record of the job cost among them. What a report costs the pod that makes it is measured on its own (a real call
-over gRPC to a real server with a table of the sample's size, both ends together) and counted for each report that was
-made. `overhead_cpu_percent` is the sum over the CPU seconds of all pods in the same time; median of the repeats.
-`throughput_ratio` pairs stretches of 6 s within the job, as it is and with the controller asking twenty times less
-often, in turns: throughput of the first over the second, 1: it costs nothing that can be seen. With `--quick` there is
-one repeat of half a minute.
+the record of the job cost among them. What a report costs the pod that makes it is measured on its own (real calls
+over gRPC, a hundred a second, to a real server with the sample's tables in a process of its own: the end that is called
+for a PS, the end that calls for a worker) and counted for each report that was made. `overhead_cpu_percent` is the sum
+over the CPU seconds of all pods in the same time; median of the repeats. `throughput_ratio` pairs stretches of 6 s
+within the job, as it is and with a controller that asks only every 4 s, in turns: throughput of the first over the
+second, 1: it costs nothing that can be seen. With `--quick` there is one repeat of half a minute.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import math
 import os
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -30,9 +32,10 @@ from figures import Figure, options, report
 ROWS, BATCH = 200_000, 512
 REPEATS, SECONDS, QUICK_SECONDS = 3, 90.0, 30.0
 STRETCH, SKIPPED = 6.0, 1.5  # seconds in one way of asking, of which the first are not counted
-RARELY = 20.0  # times less often
+RARELY = 4.0  # seconds between two questions then
 WARM_SECONDS = 4.0
-CALLS = 300
+CALLS, WARM_CALLS, PAUSE = 500, 50, 0.01
+SECRET = b"s" * 32
 GIB = 2**30
 
 
@@ -84,7 +87,7 @@ def measure(sample: str, folder: Path, seconds: float) -> Measured:
     def turn_over(now: float) -> None:
         """End a stretch and begin the next one, the other way."""
         state["turn"] = not state["turn"]
-        driver.SYNC_SECONDS = usual if state["turn"] else usual * RARELY
+        driver.SYNC_SECONDS = usual if state["turn"] else RARELY
         state.update({"since": now, "rows": None, "cpu": time.process_time(), "pods": pods_cpu()})
 
     class Counting(stub):  # type: ignore[misc, valid-type]
@@ -116,6 +119,7 @@ def measure(sample: str, folder: Path, seconds: float) -> Measured:
             return
         if state["rows"] is None and now - state["since"] >= SKIPPED:
             state.update({"rows": state["all_rows"], "at": now})
+            return
         if now - state["since"] >= STRETCH and state["rows"] is not None:
             found.stretches[state["turn"]].append((state["all_rows"] - state["rows"]) / (now - state["at"]))
             if state["turn"]:
@@ -148,14 +152,13 @@ def measure(sample: str, folder: Path, seconds: float) -> Measured:
     return found
 
 
-def cost_of_a_report(folder: Path) -> float:
-    """CPU seconds of one report of a PS, both ends of the call together."""
+def serve(address: str) -> None:
+    """A parameter server's control plane with a table of the sample's kind, until whoever started this hangs up."""
     from trimtab.core.clock import SystemClock
     from trimtab.core.domain.model_spec import InitializerSpec, ModelSpec, OptimizerSpec, TableSpec
     from trimtab.core.ps.server import ParameterServer
     from trimtab.core.ps.table import RowTable
-    from trimtab.core.wire.control import PsStub, serve_ps
-    from trimtab.core.wire.messages import PsSync
+    from trimtab.core.wire.control import serve_ps
 
     tables = tuple(
         TableSpec(f"C{number}", 16, "embedding", 0, InitializerSpec("zeros"), OptimizerSpec("adagrad"))
@@ -163,19 +166,50 @@ def cost_of_a_report(folder: Path) -> float:
     )
     model = ModelSpec("m", tables, 0, "", "f")
     server = ParameterServer("job", "p" * 32, 1, model, RowTable(tables, 0, 1 << 28), 1000, SystemClock(), None)
-    address, secret = str(folder / "ps.ctl"), b"s" * 32
-    control = serve_ps(address, secret, server.sync)
-    stub = PsStub(address, secret)
-    try:
-        for number in range(CALLS // 10):
+    control = serve_ps(address, SECRET, server.sync)
+    sys.stdin.read()
+    control.close()
+
+
+def cost_of_a_report(folder: Path) -> tuple[float, float]:
+    """CPU seconds of one report at the end that is called and at the end that calls, each in a process of its own.
+
+    A parameter server is called and a worker calls; the controller is at the other end of both, and counted whole.
+    """
+    from trimtab.core.errors import WireError
+    from trimtab.core.wire.control import PsStub
+    from trimtab.core.wire.messages import PsSync
+
+    address = str(folder / "ps.ctl")
+    command = [sys.executable, "-c", "import sys, overhead; overhead.serve(sys.argv[1])", address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=Path(__file__).parent) as child:
+        stub = PsStub(address, SECRET)
+
+        def call(number: int) -> None:
             stub.sync(PsSync("job", 1, number, ""), 5.0)
-        began = time.process_time()
-        for number in range(CALLS):
-            stub.sync(PsSync("job", 1, number, ""), 5.0)
-        return (time.process_time() - began) / CALLS
-    finally:
-        stub.close()
-        control.close()
+            time.sleep(PAUSE)
+
+        try:
+            for _ in range(200):  # until it is up
+                try:
+                    call(0)
+                    break
+                except WireError:
+                    time.sleep(0.1)
+            for number in range(1, WARM_CALLS):
+                call(number)
+            far, near = cpu_of(child.pid), time.process_time()
+            for number in range(WARM_CALLS, WARM_CALLS + CALLS):
+                call(number)
+            return (cpu_of(child.pid) - far) / CALLS, (time.process_time() - near) / CALLS
+        finally:
+            stub.close()
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process, to the nanosecond where the kernel tells."""
+    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(one.read_text().split()[0]) for one in files) / 1e9
 
 
 def interval(first: list[float], second: list[float]) -> tuple[float, float, float]:
@@ -199,12 +233,12 @@ def main() -> None:
         os.environ.setdefault("TRIMTAB_KERNEL_CACHE", str(Path.home() / ".trimtab" / "cache" / "kernels"))
         sample = str(folder / "sample.parquet")
         write_sample(sample, ROWS, seed=1)
-        each = cost_of_a_report(folder)
+        called, calls = cost_of_a_report(folder)
         jobs = []
         for number in range(1 if chosen.quick else REPEATS):
             jobs.append(measure(sample, folder / str(number), QUICK_SECONDS if chosen.quick else SECONDS))
     controller = [100 * one.controller / one.pods for one in jobs]
-    reports = [100 * each * (one.ps_reports + one.worker_reports) / one.pods for one in jobs]
+    reports = [100 * (called * one.ps_reports + calls * one.worker_reports) / one.pods for one in jobs]
     total = [one + other for one, other in zip(controller, reports, strict=True)]
     usual, rare = [one for job in jobs for one in job.stretches[True]], [
         one for job in jobs for one in job.stretches[False]
@@ -216,7 +250,7 @@ def main() -> None:
         Figure("controller_cpu_percent", statistics.median(controller), "%", None, "lower", "its process, optimizer "
                "and stability included"),
         Figure("reports_cpu_percent", statistics.median(reports), "%", None, "lower",
-               f"{1e3 * each:.2f} ms of CPU per report, both ends"),
+               f"{1e3 * called:.2f} ms of CPU of a PS per report, {1e3 * calls:.2f} ms of a worker"),
         Figure("throughput_ratio", ratio, "", None, "higher", f"95 %: {low:.3f} to {high:.3f}, {len(rare)} pairs"),
     ]  # fmt: skip
     report("What looking after a job costs", found, chosen.json)

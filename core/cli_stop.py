@@ -54,7 +54,8 @@ def stop(name: str, *, now: bool, as_json: bool, clock: Clock | None = None) -> 
             if error.word in (ENDED, DIED):
                 return _told(job_dir, clock, as_json=as_json, first="it does not run: ")
             if error.word == PREPARING and controller is not None and not controller.signal(signal.SIGTERM):
-                raise JobFailed(f"{error}; process {controller.pid} prepares it and cannot be signalled") from error
+                told = f"{error}; process {controller.pid} prepares it"
+                raise JobFailed(f"{told} and is not this command's to stop: stop it there") from error
             if error.word not in (PREPARING, OVER):
                 raise
         if not _waited(line, job_dir, controller, clock):

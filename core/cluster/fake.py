@@ -7,10 +7,11 @@ given, so hours of pods coming and going take microseconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trimtab.core.clock import Clock
 from trimtab.core.cluster.base import FAILED, LEAVING_CPU, PENDING, RUNNING, SUCCEEDED, PodSpec, PodStatus
+from trimtab.core.domain.values import replace
 
 KILLED, TERMINATED = 137, 143  # exit codes of a pod ended by SIGKILL and SIGTERM
 

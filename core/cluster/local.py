@@ -254,7 +254,8 @@ class LocalCluster:
         for pod in self._pods.values():
             if pod.process is None or pod.ended:
                 continue
-            self._look_at(pod, now, look)
+            if look:
+                self._look_at(pod, now)
             try:
                 if pod.process.has_ended():
                     pod.exit_code, seconds = pod.process.reap()
@@ -292,18 +293,18 @@ class LocalCluster:
             else:
                 self._pods[name] = self._start_cold(pod.spec)
 
-    def _look_at(self, pod: _Pod, now: float, look: bool) -> None:
-        """See whether the kernel has killed in its group, and now and then what it uses of memory."""
+    def _look_at(self, pod: _Pod, now: float, used: bool = True) -> None:
+        """See whether the kernel has killed in its group, and what it uses of memory."""
         killed = self._shares.kills(pod.spec.name)
         if killed > pod.kills:
             pod.kills, pod.killed_at = killed, now
-        if look:
+        if used:
             pod.used = self._shares.used(pod.spec.name)
 
     def _bury(self, pod: _Pod, process: Process, now: float) -> None:
         pod.ended = True
         # That a child of its own was killed is no end of a pod. What the group knows goes with it.
-        self._look_at(pod, now, look=False)
+        self._look_at(pod, now, used=False)
         lately = now - pod.killed_at < _DYING_SECONDS
         pod.out_of_memory = lately and (pod.exit_code is None or pod.exit_code == _KILLED)
         self._groups.append(process.pid)  # what was left of it comes here as orphans, if this process collects them

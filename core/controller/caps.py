@@ -9,13 +9,13 @@ whoever shares the machine out waits for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from trimtab.core.controller.shares import memory_in_use
 from trimtab.core.controller.state import Draft, Phase, State
 from trimtab.core.domain.job import Mode
 from trimtab.core.domain.plan import SMALLEST_CPU, Limits, Plan, within
 from trimtab.core.domain.records import Decision
+from trimtab.core.domain.values import replace
 from trimtab.core.optimizer import words
 from trimtab.core.optimizer.smaller import smaller
 

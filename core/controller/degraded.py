@@ -11,11 +11,11 @@ The controller's own delays belong here, too: whoever was not listened to has no
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from trimtab.core.controller.inputs import Late, Noticed, Trouble
 from trimtab.core.controller.state import Draft, State
 from trimtab.core.domain.records import Finding
+from trimtab.core.domain.values import replace
 
 SLOW_COMMIT_SECONDS = 10.0
 SLOW_ROUND_SECONDS = 60.0  # or the time between two checkpoints, if that is longer

@@ -8,12 +8,14 @@ vshards lie, so some hold more rows than others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from trimtab.core.controller.state import Draft, Phase, Settings, State
+from trimtab.core.controller.settings import Settings
+from trimtab.core.controller.state import Draft, Phase, State
 from trimtab.core.data.columns import Columns
 from trimtab.core.domain.model_spec import ModelSpec
 from trimtab.core.domain.records import Sample
+from trimtab.core.domain.values import replace
 from trimtab.core.optimizer.past_memory import (
     EXPONENT_FIGURE,
     MEMORY_FIGURES,
@@ -22,7 +24,7 @@ from trimtab.core.optimizer.past_memory import (
     RowBytes,
     peak_worker,
 )
-from trimtab.core.perf.memory import INDEX_BYTES, Growth, KeyGrowth, grown, skew
+from trimtab.core.perf.memory import INDEX_BYTES, Growth, grown, skew
 from trimtab.core.ps.layout import layout_of
 from trimtab.core.wire.messages import PsReport
 
@@ -73,7 +75,7 @@ def table_memory(state: State) -> TableMemory:
     growing, fixed = sum(_keys(settings, one) for one in reports), _fixed(settings)
     if not state.growth or growing <= 0 or now <= fixed:
         return TableMemory(now, skew=uneven)
-    fit, end = KeyGrowth(state.growth), _rows(settings, settings.batches)
+    fit, end = state.key_growth, _rows(settings, settings.batches)
     if not fit.fitted:
         return TableMemory(now, skew=uneven)
     each = (now - fixed) / growing  # bytes per key with its share of the index, as measured
@@ -101,7 +103,7 @@ def memory_figures(state: State, samples: Sequence[Sample]) -> dict[str, float]:
     """Figures of the job's record from which the next job's memory is forecast."""
     found = {WORKER_FIGURE: float(peak_worker(samples))}
     found[TABLE_FIGURE] = float(next((one.table_bytes for one in reversed(samples) if one.table_bytes), 0))
-    if state.growth and (fit := KeyGrowth(state.growth)).fitted:
+    if state.growth and (fit := state.key_growth).fitted:
         found[EXPONENT_FIGURE] = fit.exponent
     for slot in state.slots.values():  # only of places that were given more than the plan says
         name = MEMORY_FIGURES[slot.role]

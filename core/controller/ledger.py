@@ -78,7 +78,7 @@ class Ledger:
             for group in known.groups:
                 mask = group.mask & owned.get(group.since, 0)
                 if mask:
-                    found.append(replace(group, mask=mask))
+                    found.append(group if mask == group.mask else replace(group, mask=mask))
         return tuple(found)
 
     @cached_property

@@ -25,6 +25,7 @@ from typing import Any
 from trimtab.core.cluster.leftovers import pods_in
 from trimtab.core.controller.places import PRIVATE_MARK
 from trimtab.core.controller.process import process_began, process_place, process_runs
+from trimtab.core.controller.signals import heeds_signals
 from trimtab.core.domain.job import JobState
 from trimtab.core.errors import BadInput, TrimtabError
 from trimtab.core.history import outbox as box
@@ -69,7 +70,7 @@ def own(job_dir: Path, private: Path | None = None) -> None:
 
 def name_controller(job_dir: Path, private: Path | None) -> None:
     """Write down that this process is the controller, with its private directory once it has one."""
-    me = {"pid": os.getpid(), "began": process_began(os.getpid()), **process_place()}
+    me = {"pid": os.getpid(), "began": process_began(os.getpid()), "heeds_signals": heeds_signals(), **process_place()}
     me |= {"private": str(private)} if private is not None else {}
     beside = job_dir / f".{OWNER}.new"
     beside.write_text(json.dumps(me), encoding="utf-8")
@@ -107,6 +108,8 @@ class Controller:
         here: whether its process id means something to this process; else nobody here can tell how it is.
         alive: whether it runs; false where that is not known.
         private: directory of its socket and its secret, None while it has none.
+        heeds_signals: whether a signal stops the job in order, and not a program that runs it among other things; told
+            by a file of this user.
     """
 
     pid: int
@@ -115,6 +118,7 @@ class Controller:
     here: bool
     alive: bool
     private: Path | None
+    heeds_signals: bool = False
 
     @property
     def runs(self) -> bool:
@@ -122,8 +126,8 @@ class Controller:
         return self.here and process_runs(self.pid, self.began)
 
     def signal(self, number: int) -> bool:
-        """Send it a signal, if it lives here; false when it has just ended or belongs to somebody else."""
-        if not self.alive:
+        """Send it a signal that ends, if it lives here and heeds that; false when not, or it is somebody else's."""
+        if not (self.alive and self.heeds_signals):
             return False
         try:
             os.kill(self.pid, number)
@@ -141,7 +145,16 @@ def controller_of(job_dir: Path) -> Controller | None:
     here = host == place["host"] and told.get("namespace") == place["namespace"]
     private = told.get("private")
     alive = here and _lives(told)
-    return Controller(told["pid"], told["began"], host, here, alive, Path(private) if private else None)
+    heeds = told.get("heeds_signals") is True and _ours(job_dir / OWNER)
+    return Controller(told["pid"], told["began"], host, here, alive, Path(private) if private else None, heeds)
+
+
+def _ours(path: Path) -> bool:
+    """Whether a file is this user's: another one's could name any process of ours."""
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def private_of(job_dir: Path) -> Path | None:

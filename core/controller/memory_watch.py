@@ -50,7 +50,10 @@ def watch_memory(draft: Draft) -> None:
     """Look at each pod's memory and its forecast, and act before a limit is met."""
     watch_kills(draft)
     _forget_gone(draft)
+    due = draft.now >= draft.state.memory.next_at
     _sample(draft)
+    if not (due or draft.state.memory.full_since):
+        return  # nothing has been seen since the last look
     for pod in sorted(draft.state.pods.values(), key=lambda one: (one.role, one.slot)):
         if draft.state.phase in (Phase.STARTING, Phase.TRAINING) and draft.state.slots[pod.slot].active:
             _judge(draft, pod)

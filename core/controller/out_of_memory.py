@@ -8,12 +8,12 @@ That it happened, and what time it cost, is shown: a job that is only slow expla
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from trimtab.core.controller.shares import memory_free, memory_of
 from trimtab.core.controller.state import Draft, Phase, Slot, State
 from trimtab.core.domain.quantities import format_memory
 from trimtab.core.domain.records import Finding
+from trimtab.core.domain.values import replace
 from trimtab.core.optimizer.start import ZYGOTE_MEMORY
 
 FINDING = "out_of_memory"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trimtab.core.clock import Clock
@@ -68,7 +68,7 @@ class Beginning:
     warm: WarmStart
     prior: tuple[Observation, ...]
     prior_runs: tuple[str, ...] = ()
-    need: MemoryNeed = MemoryNeed()
+    need: MemoryNeed = field(default_factory=MemoryNeed)
 
 
 def resources_of(spec: JobSpec, machine: Room | None = None) -> Resources:

@@ -42,9 +42,10 @@ from trimtab.core.controller.running import (
     put_together,
     run_to_end,
 )
+from trimtab.core.controller.settings import Settings
 from trimtab.core.controller.sharing import Sharing
 from trimtab.core.controller.signals import stops_in_order
-from trimtab.core.controller.state import Settings, State, Switch, first_state
+from trimtab.core.controller.state import State, Switch, first_state
 from trimtab.core.controller.store import FileStore
 from trimtab.core.domain.asked import asked_words
 from trimtab.core.domain.job import JobState, PlanChange

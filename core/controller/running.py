@@ -33,8 +33,9 @@ from trimtab.core.controller.progress import UNHEARD, Milestones, Progress
 from trimtab.core.controller.ps_stats import PsStatsFile
 from trimtab.core.controller.resources import Resources
 from trimtab.core.controller.result import JobResult, decision_dict, tally, warm_start_dict
+from trimtab.core.controller.settings import Settings
 from trimtab.core.controller.sharing import Sharing
-from trimtab.core.controller.state import Settings, State
+from trimtab.core.controller.state import State
 from trimtab.core.controller.status import About, StatusBoard
 from trimtab.core.controller.store import FileStore
 from trimtab.core.domain.job import JobSpec, JobState

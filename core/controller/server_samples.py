@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+
+import numpy as np
 
 from trimtab.core.controller.balance import told
 from trimtab.core.controller.shares import shares
 from trimtab.core.controller.state import Phase, Pod, State
+from trimtab.core.domain.values import replace
 from trimtab.core.optimizer.stability.hot_ps import (
     Cause,
     HotServer,
@@ -106,16 +108,18 @@ def loads_of(state: State) -> tuple[Mapping[int, float], Mapping[int, float]]:
     A vshard's traffic is taken as it was known at rest, because a new owner has seen nothing of it yet.
     """
     owner = state.document.routing.owner
-    values = state.balance.traffic or told(state, "vshard_traffic") or ()
-    if math.fsum(values) <= 0:
-        values = (1.0,) * len(owner)
-    by_place: dict[int, list[float]] = {}
-    for place, value in zip(owner, values, strict=True):
-        by_place.setdefault(place, []).append(value)
-    total = math.fsum(values)
-    sums = {place: math.fsum(parts) for place, parts in by_place.items()}
-    heaviest = {place: max(parts) / sums[place] for place, parts in by_place.items() if sums[place] > 0}
-    return {place: one / total for place, one in sums.items()}, heaviest
+    values = np.array(state.balance.traffic or told(state, "vshard_traffic") or (1.0,) * len(owner))
+    if values.sum() <= 0:
+        values = np.ones(len(owner))
+    places, total = np.array(owner), float(values.sum())
+    parts, heaviest = {}, {}
+    for place in set(owner):
+        mine = values[places == place]
+        part = float(mine.sum())
+        parts[place] = part / total
+        if part > 0:
+            heaviest[place] = float(mine.max()) / part
+    return parts, heaviest
 
 
 def heaviest_words(state: State, pod: Pod, found: HotServer) -> str:

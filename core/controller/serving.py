@@ -49,6 +49,11 @@ def hear_ps(draft: Draft, said: PsSaid) -> None:
         return
     if report.load_error and (pod.report is None or pod.report.load_error != report.load_error):
         draft.note("load_failed", f"{pod.name}: {report.load_error}; trying again", pod=pod.name)
+    if pod.report is not None and not report.vshard_rows:  # they are told now and then
+        last = pod.report
+        report = replace(
+            report, vshard_rows=last.vshard_rows, vshard_traffic=last.vshard_traffic, table_traffic=last.table_traffic
+        )
     pod = replace(
         pod, process=report.process, heard_at=draft.now, report=report,
         cpu_seconds=max(pod.cpu_seconds, report.cpu_seconds), rss_bytes=report.rss_bytes,

@@ -20,6 +20,7 @@ from trimtab.core.clock import Clock, SystemClock
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ONE_WISH_SECONDS = 0.3
+_MARK = "stops_a_job_in_order"
 _DEFAULT = (signal.SIG_DFL, signal.default_int_handler)
 
 
@@ -49,6 +50,8 @@ def stops_in_order(
         if again or not driven():
             raise KeyboardInterrupt
 
+    setattr(handle, _MARK, True)
+
     def ours(number: signal.Signals) -> bool:
         present = signal.getsignal(number)
         return present in _DEFAULT or (always and not (number is signal.SIGHUP and present is signal.SIG_IGN))
@@ -64,3 +67,8 @@ def stops_in_order(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def heeds_signals() -> bool:
+    """Whether SIGTERM stops a job of this process in order; else it would end the program that runs the job."""
+    return getattr(signal.getsignal(signal.SIGTERM), _MARK, False)

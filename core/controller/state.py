@@ -6,12 +6,13 @@ draft exists only inside `step`: it collects the next state and the actions, and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from itertools import islice
 from operator import attrgetter
+from typing import ClassVar
 
 from trimtab.core.controller.actions import Action, Note
 from trimtab.core.controller.document import Document
@@ -19,16 +20,16 @@ from trimtab.core.controller.inputs import Trouble
 from trimtab.core.controller.ledger import EvaluationLedger, Ledger
 from trimtab.core.controller.losses import Losses
 from trimtab.core.controller.rounds import Checkpoints, CopyRound, Stop
-from trimtab.core.controller.spreading import Balance, BalanceRules, Layout
+from trimtab.core.controller.settings import Settings
+from trimtab.core.controller.spreading import Balance, Layout
 from trimtab.core.domain.intervals import EMPTY, IntervalSet
-from trimtab.core.domain.job import Mode, Objective, PlanChange
-from trimtab.core.domain.plan import Limits, Prices
+from trimtab.core.domain.job import PlanChange
 from trimtab.core.domain.records import Decision, Finding, Observation
 from trimtab.core.domain.values import replace
-from trimtab.core.optimizer.stability.hot_ps import HotRules, ServerWatch
-from trimtab.core.optimizer.stability.memory import MemoryRules, MemoryWatch
-from trimtab.core.optimizer.stability.stragglers import Pace, StragglerRules
-from trimtab.core.perf.memory import Growth
+from trimtab.core.optimizer.stability.hot_ps import ServerWatch
+from trimtab.core.optimizer.stability.memory import MemoryWatch
+from trimtab.core.optimizer.stability.stragglers import Pace
+from trimtab.core.perf.memory import Growth, KeyGrowth
 from trimtab.core.ps.manifest import Manifest
 from trimtab.core.wire.messages import Origin, PsReport
 
@@ -49,72 +50,6 @@ class Phase(StrEnum):
     SCORING = "scoring"
     METRICS = "metrics"
     OVER = "over"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is fixed for the job's life. Seconds are chosen so that a healthy but busy machine never meets a limit.
-
-    Attributes:
-        job_id, batches (N), evaluation_batches (M, 0: none).
-        copies_directory: where parameter servers write copies.
-        batch_size: rows per batch.
-        mode, objective, prices, budget, deadline_seconds: as asked for. limits: resolved caps, all given.
-        cpu_enforced: whether the cluster holds pods to their shares. prior: observations of similar past runs.
-        began_at: the clock's seconds at the job's start.
-        epoch_rows: training rows of one epoch, 0: not told. widths: for each table of the model, in wire order, bytes
-            per row in memory and its rows (0: as many as keys come), () for not told.
-        metrics: whether the model has compiled metrics to evaluate.
-        hold_seconds: a worker not heard of for so long loses its data shards.
-        silence_seconds: a pod not heard of for so long, though it runs, is replaced; start_seconds: before its first
-            word. stall_seconds: a worker that holds work and gets nothing done for so long is replaced.
-        checkpoint_seconds: between periodic checkpoints. copy_seconds: deadline of one round of copies.
-        failures_in_row, failures_total: a pod's place that fails so often (without getting anything done; in all)
-            fails the job, unless it can go on without the place.
-        unserved_seconds: so long may a vshard be served by nobody, while nobody loads one (at the start
-            `start_seconds` more); then the job goes on without the places that are missing, or fails.
-        settle_seconds: after a change everything runs for so long before it is measured. window_seconds: of one
-            observation. staged_seconds: a prepared move waits at most so long for a moment with little left to send.
-        balance: when vshards are moved because one place carries more than others.
-        straggling: when a worker is slow, and how far one goes for it.
-        memory: when something is done about memory.
-        hot: when a parameter server is called hot, and how far one goes for it. tables: names of the model's tables.
-    """
-
-    job_id: str
-    batches: int
-    evaluation_batches: int
-    copies_directory: str
-    metrics: bool = False
-    batch_size: int = 1
-    mode: Mode = Mode.FIXED
-    objective: Objective = Objective.BALANCED
-    prices: Prices = field(default_factory=Prices)
-    budget: float | None = None
-    deadline_seconds: float | None = None
-    limits: Limits = field(default_factory=lambda: Limits(math.inf, 1 << 62, 1 << 20, 1 << 20))
-    cpu_enforced: bool = True
-    prior: tuple[Observation, ...] = ()
-    began_at: float = 0.0
-    epoch_rows: int = 0
-    widths: tuple[tuple[int, int], ...] = ()
-    hold_seconds: float = 20.0
-    silence_seconds: float = 60.0
-    start_seconds: float = 180.0
-    stall_seconds: float = 180.0
-    checkpoint_seconds: float = 60.0
-    copy_seconds: float = 300.0
-    unserved_seconds: float = 180.0
-    failures_in_row: int = 5
-    failures_total: int = 50
-    settle_seconds: float = 2.0
-    window_seconds: float = 3.0
-    staged_seconds: float = 2.0
-    balance: BalanceRules = field(default_factory=BalanceRules)
-    straggling: StragglerRules = field(default_factory=StragglerRules)
-    memory: MemoryRules = field(default_factory=MemoryRules)
-    hot: HotRules = field(default_factory=HotRules)
-    tables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -323,6 +258,10 @@ class State:
         findings: what is wrong at present, by kind and subject.
     """
 
+    MADE_OF: ClassVar = {  # see domain/values
+        "_by_role": ("pods",), "_active": ("slots", "successions"), "key_growth": ("growth",)
+    }  # fmt: skip
+
     settings: Settings
     document: Document
     manifest: Manifest
@@ -395,18 +334,34 @@ class State:
 
     def servers(self) -> list[Pod]:
         """Parameter-server pods, by place, leaving ones included."""
-        return sorted((pod for pod in self.pods.values() if pod.slot[0] == "ps"), key=_SLOT)
+        return list(self._by_role["ps"])
 
     def workers(self) -> list[Pod]:
         """Worker pods, by place, leaving ones included."""
-        return sorted((pod for pod in self.pods.values() if pod.slot[0] == "worker"), key=_SLOT)
+        return list(self._by_role["worker"])
 
     def active(self, role: str) -> list[int]:
         """Places of a role that the plan has; one that is to take over is not among them yet."""
-        coming = {one.new for (of, _), one in self.successions.items() if of == role}
-        return sorted(
-            index for (of, index), slot in self.slots.items() if of == role and slot.active and index not in coming
-        )
+        return list(self._active[role])
+
+    @cached_property
+    def key_growth(self) -> KeyGrowth:
+        """The law of the tables' growth, fitted to what was seen of it."""
+        return KeyGrowth(self.growth)
+
+    @cached_property
+    def _by_role(self) -> Mapping[str, list[Pod]]:
+        pods = sorted(self.pods.values(), key=_SLOT)
+        return {role: [pod for pod in pods if pod.slot[0] == role] for role in ("ps", "worker")}
+
+    @cached_property
+    def _active(self) -> Mapping[str, list[int]]:
+        coming = {(role, one.new) for (role, _), one in self.successions.items()}
+        found: dict[str, list[int]] = {"ps": [], "worker": []}
+        for key, slot in sorted(self.slots.items()):
+            if slot.active and key not in coming:
+                found[key[0]].append(key[1])
+        return found
 
     def of_plan(self, key: tuple[str, int]) -> bool:
         """Whether a place's pod has what the present plan gives: the plan has the place, or had it until just now."""

@@ -8,13 +8,12 @@ first batch, after the last one) there is nothing to write.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from trimtab.core.controller.pods import end_job
 from trimtab.core.controller.rounds import Stop
 from trimtab.core.controller.state import Draft, Phase, State
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.model_spec import VSHARDS
+from trimtab.core.domain.values import replace
 
 DRAIN_SECONDS = 3.0  # for batches that are begun: a data shard is half of that
 UNSERVED_SECONDS = 5.0  # for a parameter server that was just lost, or a move on its way

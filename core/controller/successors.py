@@ -9,10 +9,9 @@ so that indexes stay few however often that happens.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from trimtab.core.controller.shares import has_room
 from trimtab.core.controller.state import Draft, Slot, State, Succession
+from trimtab.core.domain.values import replace
 
 Key = tuple[str, int]
 

@@ -7,12 +7,11 @@ become owners. Nothing rests on the time but the end of the waiting.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from trimtab.core.controller.pods import end_job, lose_pod, without_place
 from trimtab.core.controller.state import Draft, Phase, Slot, State
 from trimtab.core.domain.job import JobState
 from trimtab.core.domain.model_spec import VSHARDS
+from trimtab.core.domain.values import replace
 
 MOST_LOADING = 20  # times unserved_seconds, an hour: the largest tables load within minutes
 

@@ -129,7 +129,7 @@ def needed_ps(question: Question) -> int:
 
 
 def ps_memory(question: Question, ps: Array) -> Array:
-    """Bytes per PS of plans with so many PSs: those of the present plan, which a job that runs gives to each that comes.
+    """Bytes per PS of plans with so many PSs: those of the present plan, which a job that runs gives to each new one.
 
     Where it has not started, fewer PSs have as much more as the forecast of the fullest one's table asks for.
     """

@@ -13,6 +13,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +92,7 @@ class ParameterServer:
         self._copying = Copying(self._holdings, model, job_id, process, rule, clock)
         self._loading = Loading(job_id, model, rule.directory)
         self._rates = Rates(len(model.tables), clock.now())
+        self._loads_told = False
         self._asked_at = 0.0
         self._pending = 0
         self._orders_lock = threading.Lock()
@@ -361,11 +363,22 @@ class ParameterServer:
                 self._holdings.empty(vshard)
             self.exchange.give_way()
 
-    def _read_traffic(self) -> None:
-        """See what came since the last look, if that is worth it; the lock is held."""
+    def _loads(self) -> dict[str, Any]:
+        """What lies on each vshard and table and what comes for them, now and then; the lock is held.
+
+        A thousand numbers are most of what a report would cost both ends, and each says little new in a moment.
+        """
         now = self._clock.now()
+        if self._loads_told and not self._rates.due(now):
+            return {}
         if self._rates.due(now):
             self._rates.add(self.exchange.take_traffic(), members(self.exchange.served), now)
+        self._loads_told = True
+        return {
+            "vshard_rows": tuple(self.exchange.table.index.counts.tolist()),
+            "vshard_traffic": tuple(self._rates.rates.round(1).tolist()),
+            "table_traffic": tuple(self._rates.by_table.round(1).tolist()),
+        }
 
     def _is_crowded(self, crowded: int) -> bool:
         """Whether pushes wait for room, by how many were refused for want of it so far."""
@@ -380,9 +393,8 @@ class ParameterServer:
         loading, writing = self._pending > 0, copying.writing
         served = held.served_of(self.exchange, self._holdings.since, (1 << VSHARDS) - 1)
         with self.exchange.lock:
-            self._read_traffic()
+            loads = self._loads()
             table_rows = tuple(self.exchange.table.table_rows.tolist())
-            vshard_rows = tuple(self.exchange.table.index.counts.tolist())
             rows, table_bytes = self.exchange.table.row_count, self.exchange.table.bytes_held
             counters = self.exchange.counters
             pushes, duplicates, slow = counters.pushes, counters.duplicates, counters.slow
@@ -399,8 +411,6 @@ class ParameterServer:
             next(iter(tuple(self._move_errors.values())), ""), writing=writing, load_error=self._load_error,
             snapshots=copying.snapshots, snapshot_seconds=copying.snapshot_seconds,
             snapshot_error=copying.snapshot_error, freeze_seconds=self._incoming.freeze_seconds,
-            refused=self.refusals(), table_rows=table_rows, vshard_rows=vshard_rows,
-            vshard_traffic=tuple(self._rates.rates.round(1).tolist()),
-            table_traffic=tuple(self._rates.by_table.round(1).tolist()), copying=copying.forked or writing,
-            busy_seconds=busy, queue_seconds=queued, memory_bytes=memory_bytes,
+            refused=self.refusals(), table_rows=table_rows, copying=copying.forked or writing,
+            busy_seconds=busy, queue_seconds=queued, memory_bytes=memory_bytes, **loads,
         )  # fmt: skip

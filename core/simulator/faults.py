@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from trimtab.core.controller.state import Phase
 from trimtab.core.domain.job import Mode
 from trimtab.core.domain.plan import Limits, Plan, within
 from trimtab.core.domain.records import Decision
+from trimtab.core.domain.values import replace
 from trimtab.core.simulator.network import Weather
 from trimtab.core.simulator.processes import Process
 from trimtab.core.simulator.schedules import Event
@@ -197,6 +197,9 @@ def _clock_step(world: JobWorld, words: Words) -> None:
 
 
 def _change(world: JobWorld, words: Words) -> None:
+    """Pods and maybe shares as an optimizer might want them; copies may be asked for in the same moment."""
+    if words["copies"]:
+        world.loop.after(world.schedule.tick_seconds, partial(_checkpoint, world, {}))
     _decide(world, lambda plan: Plan(
         replace(plan.ps, replicas=words["ps"]), replace(plan.worker, replicas=words["workers"]),
     ), MOST_TRIES, whole=words["whole"])  # fmt: skip

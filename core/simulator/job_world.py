@@ -8,18 +8,20 @@ wrong. Every step is watched by `promises`; the run ends when the job has, or wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from trimtab.core.cluster.base import PodSpec, PodStatus
 from trimtab.core.cluster.fake import Outcome
 from trimtab.core.controller.document import Document
-from trimtab.core.controller.state import Settings, first_state
+from trimtab.core.controller.settings import Settings
+from trimtab.core.controller.state import first_state
 from trimtab.core.controller.store import MemoryStore, take_term
 from trimtab.core.domain.job import JobSpec, JobState
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.domain.plan import SMALLEST_CPU, Limits, Plan, table_room, within
 from trimtab.core.domain.records import Decision
+from trimtab.core.domain.values import replace
 from trimtab.core.optimizer.question import Question
 from trimtab.core.simulator.faults import carry_out
 from trimtab.core.simulator.life import Life

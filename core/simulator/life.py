@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trimtab.core.cluster.base import PodSpec, PodStatus
@@ -43,6 +42,7 @@ from trimtab.core.controller.inputs import (
 from trimtab.core.controller.state import State
 from trimtab.core.controller.step import step
 from trimtab.core.domain.job import JobState
+from trimtab.core.domain.values import replace
 from trimtab.core.errors import StaleState
 from trimtab.core.optimizer.question import Question
 from trimtab.core.simulator.network import ANSWERS, REPORTS, REQUESTS

@@ -9,11 +9,12 @@ whatever watches speeds, memory and caps over time.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab.core.domain.job import Mode
 from trimtab.core.domain.plan import Plan, RolePlan
+from trimtab.core.domain.values import replace
 
 # What can happen. Those that end the controller's life come last: the job is resumed after them.
 KINDS = (
@@ -129,12 +130,12 @@ def _job(chance: random.Random, seed: int, steady: bool) -> Schedule:
     memory = int(plan.memory_bytes + chance.choice((0, 0, 1, 2)) * (WORKER_BYTES + PS_BYTES))
     return Schedule(
         seed, STEADY if steady else BRISK,
-        batches=chance.randint(100, 200) if steady else chance.randint(20, 100),
+        batches=chance.randint(90, 150) if steady else chance.randint(20, 70),
         evaluation=chance.choice((0, 0, 3)), metrics=chance.random() < 0.3,
         plan=plan, cpu=plan.cpu + spare, memory_bytes=memory,
         mode=chance.choice((Mode.AUTO, Mode.AUTO, Mode.AUTO, Mode.FIXED, Mode.ADVISE)),
-        tick_seconds=1.0 if steady else chance.choice((0.2, 0.4, 0.8)),
-        call_seconds=1.0 if steady else chance.choice((0.25, 0.5, 1.0)),
+        tick_seconds=1.0 if steady else chance.choice((0.3, 0.5, 1.0)),
+        call_seconds=1.0 if steady else chance.choice((0.4, 0.6, 1.2)),
         step_cpu=0.4 if steady else chance.choice((0.05, 0.1, 0.2)), push_cpu=chance.choice((0.01, 0.03)),
         checkpoint_seconds=chance.choice((20.0, 60.0)) if steady else chance.choice((2.0, 5.0, 60.0)),
         boot_seconds=chance.choice((0.2, 1.0, 2.0)), patient=chance.random() < 0.85, key_bytes=0.0, events=(),
@@ -168,7 +169,11 @@ def _words(chance: random.Random, kind: str, job: Schedule) -> dict[str, Any]:
         return {**who, "times": chance.choice((1, 1, 2, 9))}
     if kind == "change":
         whole = chance.random() < 0.5  # all that the caps allow
-        return {"ps": chance.randint(1, MOST_PS), "workers": chance.randint(1, MOST_WORKERS), "whole": whole}
+        copies = chance.random() < 0.5  # are being written meanwhile
+        return {
+            "ps": chance.randint(1, MOST_PS), "workers": chance.randint(1, MOST_WORKERS), "whole": whole,
+            "copies": copies,
+        }  # fmt: skip
     if kind == "cores":
         return {"ps": chance.choice((0.15, 0.25, 0.4)), "worker": chance.choice((0.3, 0.5, 0.7))}
     if kind == "caps":

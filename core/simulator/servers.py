@@ -15,7 +15,7 @@ from trimtab.core.wire.messages import CopiesWritten, PrepareOrder, PsReport, Ps
 
 BASE_BYTES = 60 << 20  # of a process without rows
 PUSH_BYTES = float(4 << 20)  # of a whole batch's push
-LOAD_CPU, COPY_CPU, STAGE_CPU = 0.05, 0.05, 0.1  # core seconds for all vshards
+LOAD_CPU, COPY_CPU, STAGE_CPU = 0.05, 0.1, 0.1  # core seconds for all vshards
 _FAR_PATIENCE = 2.0  # that a worker waits for an answer
 _NO_TRAFFIC = (0.0,) * VSHARDS
 
@@ -139,7 +139,8 @@ class Server(Process):
         """Write what is here at this instant; it takes a while."""
         self._writing, taken = True, copies_of(self.rows)
         hangs = max(0.0, self.world.hanging_until - self.world.loop.clock.now())
-        self.after(0.1 + hangs + self.seconds(COPY_CPU), lambda: self._written(order, taken))
+        disk = self.world.loop.random.choice((0.0, 0.2, 3.0))  # they end in any order
+        self.after(0.1 + disk + hangs + self.seconds(COPY_CPU), lambda: self._written(order, taken))
 
     def _written(self, order: int, taken: tuple[Copy, ...]) -> None:
         self._writing, self._copied = False, order

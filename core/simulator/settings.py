@@ -6,8 +6,8 @@ silence outlives a hang that ends, a round of copies outlives a slow disk.
 
 from __future__ import annotations
 
+from trimtab.core.controller.settings import Settings
 from trimtab.core.controller.spreading import BalanceRules
-from trimtab.core.controller.state import Settings
 from trimtab.core.domain.plan import Limits
 from trimtab.core.optimizer.stability.hot_ps import HotRules
 from trimtab.core.optimizer.stability.stragglers import StragglerRules

@@ -230,8 +230,8 @@ class PsReport:
         staged: what is kept aside. missing: ordered vshards (bitmap) whose named origin does not hold them.
         move_error: why what should be prepared can't be (no room, an origin out of reach), "" otherwise.
         cpu_seconds, rss_bytes: of the process, since its start and now.
-        table_rows: rows of each table of the model. vshard_rows: of each vshard (512), () for not told.
-        vshard_traffic: bytes of pushes per second to each vshard, lately, () for not told. table_traffic: likewise to
+        table_rows: rows of each table of the model. vshard_rows: of each vshard (512), () as last told.
+        vshard_traffic: bytes of pushes per second to each vshard, lately, () as last told. table_traffic: likewise to
             each table.
         copying: copies or a snapshot are being written, which takes some of its cores.
         refused: connections and frames that were refused since the start.

@@ -256,15 +256,21 @@ def test_a_job_of_another_machine_is_not_stopped(job: Path, capsys: pytest.Captu
     assert "its controller runs on elsewhere" in capsys.readouterr().err
 
 
-def test_a_job_that_is_being_prepared_gets_a_signal(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("heeds", [True, False])
+def test_a_job_that_is_being_prepared_gets_a_signal_where_that_ends_only_the_job(
+    job: Path, heeds: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     own(job)
     told = json.loads((job / OWNER).read_text())
     release(job)
-    told |= {"pid": process.pid, "began": psutil.Process(process.pid).create_time()}
+    told |= {"pid": process.pid, "began": psutil.Process(process.pid).create_time(), "heeds_signals": heeds}
     (job / OWNER).write_text(json.dumps(told))
     try:
-        assert trimtab("stop", RUN) == 0
+        assert trimtab("stop", RUN) == (0 if heeds else 1)
+        assert heeds or (process.poll() is None and "stop it there" in capsys.readouterr().err)
+        if not heeds:
+            return
         assert process.wait(10) == -signal.SIGTERM
     finally:
         process.kill()

@@ -14,8 +14,9 @@ from trimtab.core.clock import ManualClock
 from trimtab.core.controller.document import Document
 from trimtab.core.controller.lost import close_lost, disown, own
 from trimtab.core.controller.ps_stats import FILE, PsStatsFile, ps_stats
+from trimtab.core.controller.settings import Settings
 from trimtab.core.controller.spreading import Balance
-from trimtab.core.controller.state import Phase, Pod, Settings, State, first_state
+from trimtab.core.controller.state import Phase, Pod, State, first_state
 from trimtab.core.domain.job import JobSpec, JobState
 from trimtab.core.domain.model_spec import VSHARDS, InitializerSpec, ModelSpec, OptimizerSpec, TableSpec
 from trimtab.core.domain.plan import Plan, RolePlan

@@ -185,6 +185,7 @@ def test_a_killed_child_of_a_pod_is_no_end_of_the_pod(tmp_path: Path) -> None:
     stay = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)")
     cluster.apply([PodSpec("a", "ps", stay, str(tmp_path / "a.log"), 1.0, 64 * MIB)])
     shares.count = 1
+    clock.advance(1.0)  # it is looked for now and then
     (seen,) = cluster.observe()
     assert seen.phase == "running"
     clock.advance(11.0)

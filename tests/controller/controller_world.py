@@ -27,7 +27,8 @@ from trimtab.core.controller.actions import (
 )
 from trimtab.core.controller.document import Document
 from trimtab.core.controller.inputs import CommitResult, Decided, Input, PodsSeen, PsSaid, ScoresReady, Tick, WorkerSaid
-from trimtab.core.controller.state import Settings, State, first_state
+from trimtab.core.controller.settings import Settings
+from trimtab.core.controller.state import State, first_state
 from trimtab.core.controller.step import step
 from trimtab.core.controller.store import MemoryStore, take_term
 from trimtab.core.domain.intervals import EMPTY, IntervalSet

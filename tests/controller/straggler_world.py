@@ -8,7 +8,7 @@ from dataclasses import replace
 from controller_world import Worker, World, plan_of, settings
 
 from trimtab.core.controller.inputs import PodsSeen, Tick
-from trimtab.core.controller.state import Settings
+from trimtab.core.controller.settings import Settings
 from trimtab.core.domain.plan import Limits, Plan
 from trimtab.core.wire.messages import TRAIN
 

@@ -22,7 +22,8 @@ from trimtab.core.controller.document import Document
 from trimtab.core.controller.driver import Driver, Ports
 from trimtab.core.controller.events import EventLog
 from trimtab.core.controller.progress import Progress
-from trimtab.core.controller.state import Settings, first_state
+from trimtab.core.controller.settings import Settings
+from trimtab.core.controller.state import first_state
 from trimtab.core.controller.store import FileStore, StateStore, take_term
 from trimtab.core.controller.storing import Storing
 from trimtab.core.domain.job import JobSpec, JobState

@@ -24,8 +24,9 @@ from trimtab.core.controller.resources import Memory, Resources
 from trimtab.core.controller.result import RowCounts
 from trimtab.core.controller.resume import resume
 from trimtab.core.controller.running import Spent
+from trimtab.core.controller.settings import Settings
 from trimtab.core.controller.sharing import Sharing
-from trimtab.core.controller.state import Settings, first_state
+from trimtab.core.controller.state import first_state
 from trimtab.core.controller.store import FileStore
 from trimtab.core.data.dataset import Dataset
 from trimtab.core.data.prepare import prepare

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from trimtab.core.clock import ManualClock
-from trimtab.core.controller.signals import ENDING, ONE_WISH_SECONDS, stops_in_order
+from trimtab.core.controller.signals import ENDING, ONE_WISH_SECONDS, heeds_signals, stops_in_order
 
 
 @pytest.mark.parametrize("number", ENDING)
@@ -98,3 +98,12 @@ def test_a_signal_that_arrives_while_another_is_told_of_does_not_wait_for_it() -
     with stops_in_order(stop, lambda: True, clock=ManualClock()):
         os.kill(os.getpid(), signal.SIGTERM)
     assert stop.is_set() and stop.told == 1
+
+
+def test_who_controls_a_job_tells_whether_a_signal_stops_only_the_job() -> None:
+    assert not heeds_signals()
+    with stops_in_order(threading.Event(), lambda: True):
+        assert heeds_signals()
+        with stops_in_order(threading.Event(), lambda: True):  # the command's, and then the job's own
+            assert heeds_signals()
+    assert not heeds_signals()

@@ -17,7 +17,8 @@ from trimtab.core.controller.losses import Losses
 from trimtab.core.controller.lost import OWNER, REASON, disown, name_controller, own, release
 from trimtab.core.controller.result import no_result
 from trimtab.core.controller.rounds import Checkpoints, Stop
-from trimtab.core.controller.state import Departed, Phase, Pod, Settings, State, first_state
+from trimtab.core.controller.settings import Settings
+from trimtab.core.controller.state import Departed, Phase, Pod, State, first_state
 from trimtab.core.controller.status import KEYS, POD_KEYS, About, Seen, StatusBoard, nothing_known, status_of
 from trimtab.core.controller.status_files import NEVER_BEGAN, left_of, status_of_files
 from trimtab.core.controller.store import FileStore

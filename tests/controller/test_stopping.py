@@ -10,8 +10,9 @@ from controller_world import Server, World, settings
 
 from trimtab.core.cluster.base import PodSpec
 from trimtab.core.controller.inputs import CommitResult, StopRequested
+from trimtab.core.controller.settings import Settings
 from trimtab.core.controller.shares import shares
-from trimtab.core.controller.state import Draft, Phase, Settings
+from trimtab.core.controller.state import Draft, Phase
 from trimtab.core.controller.stopping import (
     DRAIN_SECONDS,
     MOST_TRIES,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import pytest
 
@@ -57,3 +58,24 @@ def test_other_kinds_and_unknown_fields_are_as_with_the_original():
     assert values.replace(Slotted(1), two=7) == Slotted(1, 7)
     with pytest.raises(TypeError):
         values.replace(Plain(1), four=4)
+
+
+@dataclass(frozen=True)
+class Sparing:
+    MADE_OF: ClassVar = {"twice": ("one",)}
+    one: int
+    two: int = 0
+    made: list[int] = field(default_factory=list, compare=False)
+
+    @cached_property
+    def twice(self) -> int:
+        self.made.append(self.one)
+        return 2 * self.one
+
+
+def test_what_was_worked_out_of_fields_that_stay_is_taken_over_where_the_class_says_so():
+    old = Sparing(1)
+    assert old.twice == 2
+    other = values.replace(old, two=3)
+    assert other.twice == 2 and old.made == [1]
+    assert values.replace(other, one=5, two=4).twice == 10 and old.made == [1, 5]

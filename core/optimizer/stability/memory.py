@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from trimtab.core.domain.plan import PS_BASE_BYTES, SNAPSHOT_SHARE
+from trimtab.core.domain.values import replace
 
 _MEBI = 1 << 20
 _DROP = 0.95  # a table that is smaller than so much of what it was has given vshards away: it begins anew

@@ -9,8 +9,10 @@ several times in a row. What was sampled before a change of any kind says nothin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
+
+from trimtab.core.domain.values import replace
 
 
 @dataclass(frozen=True)
