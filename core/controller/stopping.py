@@ -15,7 +15,7 @@ from trimtab.core.domain.job import JobState
 from trimtab.core.domain.model_spec import VSHARDS
 from trimtab.core.domain.values import replace
 
-DRAIN_SECONDS = 3.0  # for batches that are begun: a data shard is half of that
+DRAIN_SECONDS = 3.0  # for batches that are begun
 UNSERVED_SECONDS = 5.0  # for a parameter server that was just lost, or a move on its way
 SILENT_SECONDS = 15.0  # for one that neither answers nor says that it writes
 PAUSE_SECONDS = 1.0  # between two tries
@@ -48,11 +48,11 @@ def ask_to_stop(
 
 
 def _take_back(draft: Draft) -> None:
-    """Of two data shards a worker begins the second one no more. Its loans end when it says so, as always."""
+    """Workers begin no further batch. Their loans end when they say so, as always: once the batch in work is done."""
     for pod in draft.state.workers():
-        later = {hold.id for hold in draft.state.ledger.holds.of(pod.name)[1:]}
-        if later:
-            draft.put_pod(replace(pod, taken_back=tuple(sorted({*pod.taken_back, *later}))))
+        held = {hold.id for hold in draft.state.ledger.holds.of(pod.name)}
+        if held:
+            draft.put_pod(replace(pod, taken_back=tuple(sorted({*pod.taken_back, *held}))))
 
 
 def drain(draft: Draft) -> None:

@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -78,6 +78,8 @@ class Feed:
         self._stub = ControllerStub(config.controller_address, secret)
         self._tasks: deque[Task] = deque()
         self._outstanding: set[int] = set()
+        self._in_work: Counter[int] = Counter()  # batches handed out and not done, by grant
+        self._returned: set[int] = set()  # grants of which nothing more is begun
         self._finished: deque[int] = deque(maxlen=64)
         self._unsent = _Unsent()
         self._lock = threading.Lock()
@@ -113,6 +115,7 @@ class Feed:
             if not block and self._tasks[0].grant.kind != TRAIN:
                 return None
             task = self._tasks.popleft()
+            self._in_work[task.grant.id] += 1
             if len({one.grant.id for one in self._tasks}) < _HELD_SHARDS - 1:
                 self._wake.set()
             return task
@@ -145,7 +148,9 @@ class Feed:
                 unsent.phases[name] = unsent.phases.get(name, 0.0) + seconds
             for process, seconds in (ps_seconds or {}).items():
                 unsent.ps_seconds[process] = unsent.ps_seconds.get(process, 0.0) + seconds
-            if task.last and task.grant.id in self._outstanding:
+            self._in_work[task.grant.id] -= 1
+            over = task.last or (task.grant.id in self._returned and not self._in_work[task.grant.id])
+            if over and task.grant.id in self._outstanding:
                 self._finish(task.grant.id)
 
     def hurry(self) -> None:
@@ -242,17 +247,21 @@ class Feed:
             self._end()
 
     def _give_back(self, grants: Sequence[int]) -> None:
-        """Begin nothing more of these, and say so; a batch that was begun is done, and dropped where it came late."""
+        """Begin nothing more of these; they are finished once what was begun of them is done."""
         for grant in grants:
             if grant not in self._finished:
                 self._tasks = deque(task for task in self._tasks if task.grant.id != grant)
-                self._finish(grant)
+                self._returned.add(grant)
+                if not self._in_work[grant]:
+                    self._finish(grant)
 
     def _finish(self, grant: int) -> None:
         """A grant is done with."""
         self._unsent.finished.append(grant)
         self._outstanding.discard(grant)
         self._finished.append(grant)
+        self._returned.discard(grant)
+        del self._in_work[grant]
         if not self._tasks:
             self._wake.set()
 

@@ -212,9 +212,9 @@ class Worker:
         self.seen |= {grant.id for grant in fresh}
         self.grants += fresh
         for grant in orders.taken_back:
-            if grant not in self.seen or any(one.id == grant for one in self.grants):
-                if self.grants and self.grants[0].id == grant:
-                    self.at = self.acked = 0
+            if self.grants and self.grants[0].id == grant:  # the batch in work is done all the same
+                self.grants[0] = replace(self.grants[0], hi=max(self.at, self.grants[0].lo) + 1)
+            elif grant not in self.seen or any(one.id == grant for one in self.grants):
                 self.grants = [one for one in self.grants if one.id != grant]
                 self.seen.add(grant)
                 self.finished.append(grant)

@@ -114,12 +114,23 @@ def test_what_is_taken_back_is_not_begun_and_reported_finished(world):
     begun = feed.take(block=True)
     feed.sync_once()
     assert feed.take(block=False).number == 8, "the rest of the first is somebody else's"
-    feed.done(begun, BatchLoss(0, 0.5, 1))  # what was begun is done
+    feed.sync_once()
+    feed.done(begun, BatchLoss(0, 0.5, 1))  # what was begun is done, and only then it is finished
     feed.sync_once()
     feed.sync_once()
-    assert [heard.finished for heard in controller.heard] == [(), (), (1,), ()]
+    assert [heard.finished for heard in controller.heard] == [(), (), (), (1,), ()]
     assert [loss.number for heard in controller.heard for loss in heard.losses] == [0]
-    assert controller.heard[2].want == 1
+    assert controller.heard[3].want == 1
+
+
+def test_what_is_taken_back_between_two_batches_is_finished_at_once(world):
+    controller, feed, *_ = world
+    controller.answers = [WorkerOrders(1, None, (grant(1, 0, 4),)), WorkerOrders(1, None, (), taken_back=(1,))]
+    feed.sync_once()
+    feed.done(feed.take(block=True), BatchLoss(0, 0.5, 1))
+    feed.sync_once()
+    feed.sync_once()
+    assert controller.heard[-1].finished == (1,) and feed.take(block=False) is None
 
 
 def test_the_last_batch_of_what_is_taken_back_finishes_it_once(world):
