@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 from figures import Figure, options, report
-from resize_job import AFTER_SECONDS, BEFORE_SECONDS, Job, Log, frozen, inflate
+from resize_job import AFTER_SECONDS, BEFORE_SECONDS, Job, Log, frozen, inflate, sample_rows, seedling
 
 ROW_BYTES = 128  # 16 floats and their slots; keys and index come on top
 BASE = (1, 0.6, 1, 0.6)
@@ -191,11 +191,11 @@ def main() -> None:
     lines: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="tt") as place:
         os.environ["TRIMTAB_HOME"] = place
-        sample = _sample(Path(place), 200_000 if quick else 400_000)
-        seedling = _seedling(sample, Path(place))
+        sample = sample_rows(Path(place), 200_000 if quick else 400_000)
+        grown = seedling(sample, Path(place))
         for title, size, every in sizes:
             folder = Path(place) / title
-            source = inflate(seedling, folder / "source", int(size / ROW_BYTES))
+            source = inflate(grown, folder / "source", int(size / ROW_BYTES))
             memory = int(16 * GIB if size < 1e9 else 36 * GIB)  # a plan's, of which the processes use a part
             gaps, freezes, steps = planned(sample, folder, source, memory, rounds)
             gaps |= crashes(sample, folder, source, memory, rounds, rounds if size < 1e9 else min(rounds, 3), every)
@@ -225,24 +225,6 @@ def _figures(found: dict[str, Gaps], freezes: list[float], first_steps: list[flo
 def spread(values: list[float]) -> str:
     """From the least to the most, in words."""
     return f"{min(values):.3f} to {max(values):.3f}, {len(values)} times" if values else ""
-
-
-def _sample(place: Path, rows: int) -> str:
-    from trimtab.core.data.sample import write_sample
-
-    path = place / "sample.parquet"
-    write_sample(str(path), rows, seed=1)
-    return str(path)
-
-
-def _seedling(sample: str, place: Path) -> str:
-    """A short job's checkpoint: the model's tables and dense parameters."""
-    from trimtab.core.controller.run import train
-    from trimtab.core.domain.job import JobSpec, Mode
-
-    spec = JobSpec(sample, job_dir=str(place / "seedling"), workers=1, ps=1, mode=Mode.FIXED, validation=0.0)
-    result = train(spec)
-    return result.model
 
 
 def _remove(folder: Path) -> None:

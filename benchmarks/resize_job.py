@@ -49,6 +49,25 @@ class Log:
         return {one.pod for one in self.heard if since < one.at <= until and one.batches}
 
 
+def sample_rows(place: Path, rows: int) -> str:
+    """The sample with so many rows; its path."""
+    from trimtab.core.data.sample import write_sample
+
+    path = place / "sample.parquet"
+    write_sample(str(path), rows, seed=1)
+    return str(path)
+
+
+def seedling(sample: str, place: Path) -> str:
+    """A short job's checkpoint: the model's tables and dense parameters."""
+    from trimtab.core.controller.run import train
+    from trimtab.core.domain.job import JobSpec, Mode
+
+    spec = JobSpec(sample, job_dir=str(place / "seedling"), workers=1, ps=1, mode=Mode.FIXED, validation=0.0)
+    result = train(spec)
+    return result.model
+
+
 def inflate(source: str, target: Path, rows: int, seed: int = 0) -> str:
     """A checkpoint like `source` with `rows` embedding rows in all: the missing ones get random keys. Its path."""
     from trimtab.core.domain.intervals import EMPTY

@@ -25,6 +25,7 @@ NAMED = {
     "front.py": {"exact_4m_seconds", "nsga2_40x50_hypervolume_ratio", "nsga2_100x100_hypervolume_ratio"},
     "selection.py": {"seconds_1000_jobs", "value_ratio_to_exact"},
     "step.py": {"cpu_ms_per_step", "steps_per_second"},
+    "stop.py": {"interrupt_500mb_seconds", "last_checkpoint_seconds", "lost_batches"},
     "straggler.py": {"jct_ratio_to_healthy", "static_split_jct_ratio_to_healthy"},
     "main_job.py": {
         "train_seconds", "samples_per_second", "help_seconds", "cold_changes", "warm_changes",

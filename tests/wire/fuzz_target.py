@@ -24,8 +24,10 @@ from fuzzing import BATCHES, EVERY, JOB, PROCESS, SECRET, SINCE, TABLES
 
 from trimtab.core.clock import SystemClock
 from trimtab.core.controller.actions import AnswerWorker, RefuseWorker
-from trimtab.core.controller.inputs import WorkerSaid
-from trimtab.core.controller.state import Phase
+from trimtab.core.controller.commanding import Commands
+from trimtab.core.controller.inputs import StopRequested, WorkerSaid
+from trimtab.core.controller.state import Phase, State
+from trimtab.core.controller.status import About, StatusBoard
 from trimtab.core.controller.step import step
 from trimtab.core.domain.intervals import EMPTY, IntervalSet
 from trimtab.core.domain.model_spec import VSHARDS, ModelSpec
@@ -34,6 +36,7 @@ from trimtab.core.ps.server import ParameterServer
 from trimtab.core.ps.table import RowTable
 from trimtab.core.ps.tokens import TokenStore
 from trimtab.core.wire import sockets
+from trimtab.core.wire.commands import JobAnswer, JobCommand
 from trimtab.core.wire.control import serve_controller, serve_ps
 from trimtab.core.wire.messages import WorkerOrders, WorkerSync
 from trimtab.core.wire.sockets import DataServer
@@ -80,6 +83,26 @@ class Controller:
         raise AssertionError("no answer")
 
 
+    def ask(self, *wanted: Any) -> tuple[State, float, str]:
+        """A person's command, carried out; whoever is attacked next finds the job as it was before a stop."""
+        with self._lock:
+            state = self._first if self._state.phase is Phase.OVER else self._state
+            after, _ = step(state, wanted, self._now())
+            if not any(isinstance(one, StopRequested) for one in wanted):
+                self._state = after
+            return after, self._now(), ""
+
+    def command(self, request: JobCommand) -> JobAnswer:
+        board = StatusBoard(About("fuzzed", "/nowhere", 1, 0.0), SystemClock().wall)
+        try:
+            return Commands(self.ask, board).answer(request)
+        except TrimtabError:
+            raise
+        except Exception as error:
+            self._faults.found.append(f"command: {type(error).__name__}: {error}"[:300])
+            raise
+
+
 def checked(server: ParameterServer, faults: Faults) -> Any:
     """`sync`, with what nobody had foreseen kept."""
 
@@ -119,7 +142,7 @@ def main(directory: str) -> None:
     server.address = data.address
     controller = Controller(faults)
     control = serve_ps(f"{directory}/ps.sock", SECRET, checked(server, faults))
-    workers = serve_controller(f"{directory}/controller.sock", SECRET, controller.answer)
+    workers = serve_controller(f"{directory}/controller.sock", SECRET, controller.answer, controller.command)
     where = {"data": data.address, "pod": controller.worker.pod, "worker": controller.worker.process}
     sys.stdout.write(json.dumps(where) + "\n")
     sys.stdout.flush()

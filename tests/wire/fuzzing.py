@@ -20,6 +20,7 @@ import numpy as np
 from trimtab.core.domain.model_spec import VSHARDS, InitializerSpec, OptimizerSpec, TableSpec
 from trimtab.core.errors import WireError
 from trimtab.core.wire import frames, handshake
+from trimtab.core.wire.commands import JobCommand
 from trimtab.core.wire.encode import from_json
 from trimtab.core.wire.frames import RequestHeader
 from trimtab.core.wire.handshake import new_process_id
@@ -39,6 +40,7 @@ HIGHEST_TERM = 1000
 NUMBERS = (0, 1, 2, 7, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
 NOT_BITMAPS = ("", "0x1", "-1", "+f", "1_1", " f", "f\n", "zz", "١٢", "F" * 128, "f" * 129, "f" * 100_000, "\x00")
 PS_SYNC, WORKER_SYNC = "/trimtab.ParameterServer/Sync", "/trimtab.Controller/WorkerSync"
+JOB_COMMAND = "/trimtab.Controller/JobCommand"
 
 
 @dataclass(frozen=True)
@@ -252,9 +254,14 @@ def signed(method: str, body: bytes, secret: bytes = SECRET) -> tuple[tuple[str,
     return (("x-trimtab-proof", mac), ("x-trimtab-protocol", str(PROTOCOL)))
 
 
+def planes(target: Target) -> list[tuple[grpc.Channel, str]]:
+    """Whom one can call for what."""
+    return [(target.ps, PS_SYNC), (target.workers, WORKER_SYNC), (target.workers, JOB_COMMAND)]
+
+
 def unsigned_call(chance: random.Random, target: Target) -> int:
     """A call without, with another's, or with another body's proof, or of another protocol."""
-    channel, method = chance.choice([(target.ps, PS_SYNC), (target.workers, WORKER_SYNC)])
+    channel, method = chance.choice(planes(target))
     body = json.dumps(message(chance, target, method)).encode()
     right, fault = signed(method, body), chance.randrange(5)
     if fault == 0:
@@ -288,6 +295,12 @@ def message(chance: random.Random, target: Target, method: str) -> dict[str, obj
         made["drop"] = chance.choice([[], [{"vshards": bitmap, "since": chance.choice([0, SINCE])}], odd])
         made["prepare"] = chance.choice([[], [{"vshards": bitmap, "origin": {**origin, "since": 0}}], odd])
         return made
+    if method == JOB_COMMAND:
+        return {
+            "job_id": chance.choice([JOB, JOB, JOB, "other", "", odd]),
+            "command": chance.choice(["status", "stop", "checkpoint", "status ", "", "x" * 5000, odd]),
+            "now": chance.choice([True, False, odd]),
+        }
     loss = {"number": chance.choice([0, 5, odd]), "loss": chance.choice([0.5, None, -1e308, odd]), "rows": 8}
     labels = chance.choice(["", "AAAAAAA="])
     scores = {"number": chance.choice([0, odd]), "scores": "AAAA", "labels": labels, "weights": ""}
@@ -303,7 +316,7 @@ def message(chance: random.Random, target: Target, method: str) -> dict[str, obj
 
 def signed_call(chance: random.Random, target: Target) -> int:
     """A call of one who knows the secret, with a message that is odd, broken, deep or long."""
-    channel, method = chance.choice([(target.ps, PS_SYNC), (target.workers, WORKER_SYNC)])
+    channel, method = chance.choice(planes(target))
     body = json.dumps(message(chance, target, method)).encode()
     fault = chance.randrange(6)
     if fault in (0, 1):
@@ -321,6 +334,8 @@ def signed_call(chance: random.Random, target: Target) -> int:
 def allowed(method: str, body: bytes) -> bool:
     """Not what a controller may well say: a term so high that others are refused, or an order to do something."""
     try:
+        if method == JOB_COMMAND:
+            return from_json(JobCommand, body) is not None
         if method != PS_SYNC:
             return from_json(WorkerSync, body) is not None
         request = from_json(PsSync, body)

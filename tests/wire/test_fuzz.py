@@ -37,7 +37,8 @@ from fuzzing import (
 )
 
 from trimtab.core.wire import frames, sockets
-from trimtab.core.wire.control import ControllerStub, PsStub, Unreachable, serve_ps
+from trimtab.core.wire.commands import JobCommand
+from trimtab.core.wire.control import ControllerStub, JobStub, PsStub, Unreachable, serve_ps
 from trimtab.core.wire.frames import RequestHeader
 from trimtab.core.wire.handshake import new_process_id
 from trimtab.core.wire.messages import PsReport, PsSync, WorkerSync
@@ -126,6 +127,9 @@ def right_clients_are_served(target: Target) -> bytes:
     workers = ControllerStub(f"{target.directory}/controller.sock", SECRET)
     assert workers.worker_sync(WorkerSync(JOB, 1, target.pod, target.worker), 20.0).term == 1
     workers.close()
+    people = JobStub(f"{target.directory}/controller.sock", SECRET)
+    assert people.command(JobCommand(JOB), 20.0).status["phase"] == "training"
+    people.close()
     return rows_of(target)
 
 

@@ -10,6 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from trimtab.core.errors import WireError
+from trimtab.core.wire.commands import JobAnswer, JobCommand
 from trimtab.core.wire.encode import from_json, to_json
 from trimtab.core.wire.messages import (
     MOST_FIGURES,
@@ -28,6 +29,7 @@ from trimtab.core.wire.messages import (
     to_bitmap,
 )
 
+KINDS = (PsSync, PsReport, WorkerSync, MoveRequest, MoveReply, HeldRequest, JobCommand, JobAnswer)
 NO_BITMAPS = ("", "0x1", "-1", "+f", "1_1", " f", "f\n", "zz", "١٢", "F" * 8, "f" * 129, "f" * 100_000, "\x00")
 
 
@@ -107,7 +109,7 @@ def test_json_that_is_deep_is_skipped_or_refused(depth: int, end: str) -> None:
 
 
 @hypothesis_settings(max_examples=300, deadline=None)
-@given(st.binary(max_size=300), st.sampled_from([PsSync, PsReport, WorkerSync, MoveRequest, MoveReply, HeldRequest]))
+@given(st.binary(max_size=300), st.sampled_from(KINDS))
 def test_random_bytes_are_refused(data: bytes, kind: type) -> None:
     with pytest.raises(WireError):
         from_json(kind, data)
