@@ -69,7 +69,7 @@ def parse_duration(text: str | int | float, field: str = "duration") -> float:
     parts = [float(one or 0) for one in match.groups()] if match and any(match.groups()) else []
     total = sum(value * unit for value, unit in zip(parts, (86400, 3600, 60, 1), strict=True)) if parts else 0.0
     if not 0 < total < 1e9:
-        raise BadInput(field, text, "give a time such as 90s, 45m, 2h or 1h30m")
+        raise BadInput(field, text, "give a time such as 90s, 45m, 1h30m or 30d")
     return total
 
 
