@@ -210,7 +210,7 @@ def _set_up(prepared: _Prepared, private: Path, cadence: Cadence, outside: Outsi
     decision = replace(beginning.decision, time_seconds=started - outside.began)
     store = FileStore(path / "state.json")
     document = take_term(store, Document(job.run_id, job.spec, decision.plan, ref, decisions=(decision,)))
-    job = replace(job, record=replace(job.record, started_at=clock.wall() - (started - outside.began)))
+    job = replace(job, record=replace(job.record, started_at=clock.wall() - (clock.now() - outside.began)))
     manifest = read_manifest(ref)
     ready = put_together(
         job, document, lambda settings: first_state(settings, document, manifest), store, private, cadence, outside

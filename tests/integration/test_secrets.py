@@ -100,7 +100,7 @@ def test_a_jobs_secret_stands_nowhere_and_goes_with_it(
                     killed.append(module)
 
     spec = JobSpec(
-        str(sample), model="audit_model:build", epochs=8, batch_size=128, workers=1, ps=2, job_dir=str(job_dir), seed=3
+        str(sample), model="audit_model:build", epochs=16, batch_size=128, workers=1, ps=2, job_dir=str(job_dir), seed=3
     )
     result = train(spec, progress=look, checkpoint_seconds=1.0)
     assert result.state is JobState.FINISHED, result.error
