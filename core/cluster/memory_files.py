@@ -6,8 +6,10 @@ disk can go at any time, and a pod that has written a copy or mapped a data set 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
+_FIGURES = re.compile(r"^((?:total_)?(?:cache|file|shmem|dirty|writeback|file_dirty|file_writeback)) (\d+)$", re.M)
 _PAGE = 4096
 _NO_LIMIT = 1 << 62  # version 1 tells a number beyond any memory
 LEAST_MARGIN_BYTES = 32 << 20  # beside what is used, when a limit is lowered
@@ -42,7 +44,7 @@ def used_bytes(version: int, read: Read, *, at_once: bool = False) -> int:
             what it gets back in a few tries.
     """
     usage = _number(read("memory.current" if version == 2 else "memory.usage_in_bytes"))
-    figures = dict(line.split(" ", 1) for line in read("memory.stat").splitlines() if " " in line)
+    figures = dict(_FIGURES.findall(read("memory.stat")))
     files, shared = ("file", "shmem") if version == 2 else ("total_cache", "total_shmem")
     unwritten = ("file_dirty", "file_writeback") if version == 2 else ("total_dirty", "total_writeback")
     kept = sum(_number(figures.get(name, "")) for name in (shared, *(unwritten if at_once else ())))

@@ -74,7 +74,7 @@ from trimtab.core.wire.messages import PsReport, PsSync, WorkerOrders, WorkerSyn
 
 log = logging.getLogger(__name__)
 
-SYNC_SECONDS = 0.3  # between two calls to a parameter server while training
+SYNC_SECONDS = 0.33  # between two calls to a parameter server while training
 BUSY_SYNC_SECONDS = 0.05  # while everybody waits for them: start, close
 LATE_SECONDS = 5.0  # between two looks: then something held this process up
 HEALTH_SECONDS = 1.0  # between two looks at what is around the job

@@ -33,7 +33,7 @@ from trimtab.core.wire.messages import (
 
 log = logging.getLogger(__name__)
 
-_SYNC_SECONDS = 0.4
+_SYNC_SECONDS = 0.5
 _HUNGRY_SECONDS = 0.03
 _HURRY_SECONDS = 0.02
 _CALL_SECONDS = 5.0
